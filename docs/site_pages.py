@@ -102,12 +102,12 @@ def python_reference() -> str:
 
 
 SUBJECTS = (
-    ("Decoding", ("mbrace.api", "mbrace.reranking", "mbrace.jobs")),
+    ("Decoding", ("mbrace.api", "mbrace.jobs")),
     ("Records and answers", ("mbrace.records", "mbrace.result")),
-    ("Pruning and schedules", ("mbrace.prune", "mbrace.schedule")),
+    ("Settings, pruning and methods", ("mbrace.settings", "mbrace.prune", "mbrace.methods")),
     ("Utilities", ("mbrace.utilities",)),
     ("Models and servers", ("mbrace.models", "mbrace.servers")),
-    ("What a utility or a sampler must have", ("mbrace.utility", "mbrace.pairwise", "mbrace.sampler")),
+    ("What a utility or a sampler must have", ("mbrace.utility", "mbrace.sampler")),
     ("Others", ("mbrace",)),
 )
 GENERATED = {"<!-- commands -->": command_reference, "<!-- api -->": python_reference}

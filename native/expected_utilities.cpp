@@ -19,6 +19,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "clones.hpp"
@@ -41,14 +42,19 @@ class WeightedSum {
         }
     }
 
+    // Whether `mean` is rounded only once, by the division.
+    bool is_exact(const float* utilities) const {
+        // A utility of exponent e is less than 2^(e+1) and a multiple of 2^(e-23).
+        return total_bits_ != 0 && total_bits_ + exponent_range(utilities, count_) + FLOAT_BITS <= DOUBLE_BITS;
+    }
+
     // utilities[0] * weights[0] + utilities[1] * weights[1] + ..., over the total of the weights.
     double mean(const float* utilities) {
         if (total_bits_ == 0) {  // products of floats and doubles would be rounded one by one
             const std::vector<double> doubles(utilities, utilities + count_);
             return mean(doubles.data());
         }
-        // A utility of exponent e is less than 2^(e+1) and a multiple of 2^(e-23).
-        if (total_bits_ + exponent_range(utilities, count_) + FLOAT_BITS <= DOUBLE_BITS) {
+        if (is_exact(utilities)) {
             return plain_sum(utilities, weights_, count_) / total_;
         }
         return sum_in_two_steps(utilities) / total_;
@@ -150,7 +156,126 @@ class WeightedSum {
     int total_bits_ = 0;  // of the total, if the weights are whole numbers; else 0
 };
 
+// A sum of products of doubles of any size, without rounding: a fixed-point number whose last bit is that of the smallest
+// product.
+class ExactSum {
+  public:
+    void add(double utility, double weight) {
+        int utility_exponent, weight_exponent;
+        const auto a = static_cast<std::int64_t>(std::ldexp(std::frexp(utility, &utility_exponent), DOUBLE_BITS));
+        const auto b = static_cast<std::int64_t>(std::ldexp(std::frexp(weight, &weight_exponent), DOUBLE_BITS));
+        if (a == 0 || b == 0) return;
+        const int bit = utility_exponent + weight_exponent - 2 * DOUBLE_BITS - LOWEST;
+        auto product = static_cast<unsigned __int128>(a < 0 ? -a : a) * static_cast<unsigned __int128>(b);
+        std::uint64_t low = static_cast<std::uint64_t>(product << (bit % 32)) & 0xFFFFFFFFu;
+        product >>= 32 - bit % 32;  // 106 bits, moved by up to 31, are five digits
+        for (std::size_t digit = bit / 32;; ++digit) {
+            digits_[digit] += a < 0 ? -static_cast<std::int64_t>(low) : static_cast<std::int64_t>(low);
+            if (product == 0) break;
+            low = static_cast<std::uint64_t>(product) & 0xFFFFFFFFu;
+            product >>= 32;
+        }
+    }
+
+    // This sum over one that is positive, rounded once.
+    double over(const ExactSum& other) const {
+        auto [sign, dividend] = normalised();
+        Digits divisor = other.normalised().second;
+        if (sign == 0) return 0;
+        const auto is_set = [](std::uint32_t digit) { return digit != 0; };
+        const auto zeros = std::min(std::find_if(dividend.begin(), dividend.end(), is_set) - dividend.begin(),
+                                    std::find_if(divisor.begin(), divisor.end(), is_set) - divisor.begin());
+        dividend.erase(dividend.begin(), dividend.begin() + zeros);
+        divisor.erase(divisor.begin(), divisor.begin() + zeros);
+        // Bits of the quotient, the highest first, until there are enough to round it.
+        const int shift = std::max(0, DOUBLE_BITS + 3 - (bits(dividend) - bits(divisor)));
+        Digits rest(divisor.size() + 1, 0);
+        std::uint64_t quotient = 0;
+        int exponent = -shift;
+        for (int bit = bits(dividend) - 1 + shift; bit >= 0; --bit) {
+            std::uint32_t carry = bit >= shift ? dividend[(bit - shift) / 32] >> ((bit - shift) % 32) & 1u : 0u;
+            for (std::uint32_t& digit : rest) {
+                const std::uint32_t next = digit >> 31;
+                digit = digit << 1 | carry;
+                carry = next;
+            }
+            const bool one = take(rest, divisor);
+            if (quotient >> 62) {  // enough bits: the others only say whether there is a rest
+                ++exponent;
+                quotient |= one ? 1u : 0u;
+            } else {
+                quotient = quotient << 1 | (one ? 1u : 0u);
+            }
+        }
+        if (std::any_of(rest.begin(), rest.end(), is_set)) quotient |= 1u;
+        return sign * std::ldexp(static_cast<double>(quotient), exponent);  // the one rounding
+    }
+
+  private:
+    using Digits = std::vector<std::uint32_t>;  // the lowest first
+    static constexpr int LOWEST = -2 * (1074 + DOUBLE_BITS);  // no product has a lower bit
+
+    static int bits(const Digits& digits) {
+        return digits.empty() ? 0 : 32 * static_cast<int>(digits.size()) - std::countl_zero(digits.back());
+    }
+
+    // Subtracts `less` if it is not larger; returns whether it was not.
+    static bool take(Digits& from, const Digits& less) {
+        const auto digit = [&](std::size_t at) { return at < less.size() ? less[at] : 0u; };
+        for (std::size_t at = from.size(); at-- > 0;) {
+            if (from[at] > digit(at)) break;
+            if (from[at] < digit(at)) return false;
+        }
+        std::int64_t borrow = 0;
+        for (std::size_t at = 0; at < from.size(); ++at) {
+            borrow += static_cast<std::int64_t>(from[at]) - digit(at);
+            from[at] = static_cast<std::uint32_t>(borrow);
+            borrow >>= 32;
+        }
+        return true;
+    }
+
+    // The sign and the digits of the magnitude.
+    std::pair<int, Digits> normalised() const {
+        for (const int sign : {1, -1}) {
+            Digits digits(digits_.size());
+            std::int64_t carry = 0;
+            for (std::size_t at = 0; at < digits_.size(); ++at) {
+                carry += sign * digits_[at];
+                digits[at] = static_cast<std::uint32_t>(carry);
+                carry >>= 32;
+            }
+            if (carry < 0) continue;  // it is negative
+            while (!digits.empty() && digits.back() == 0) digits.pop_back();
+            return {digits.empty() ? 0 : sign, digits};
+        }
+        return {0, {}};
+    }
+
+    std::vector<std::int64_t> digits_ = std::vector<std::int64_t>((2 * 1024 - LOWEST) / 32 + 8);
+};
+
+template <class Number>
+double exact_mean_of(const Number* utilities, std::size_t distinct, const double* weights) {
+    ExactSum sum, total;
+    for (std::size_t c = 0; c < distinct; ++c) {
+        sum.add(static_cast<double>(utilities[c]), weights[c]);
+        total.add(1.0, weights[c]);
+    }
+    return sum.over(total);
+}
+
 }  // namespace
+
+double exact_mean(const float* utilities, std::size_t distinct, const double* weights) {
+    WeightedSum sum(weights, distinct);
+    if (sum.is_exact(utilities)) return sum.mean(utilities);
+    return exact_mean_of(utilities, distinct, weights);
+}
+
+double exact_mean(const double* utilities, std::size_t distinct, const double* weights) {
+    return exact_mean_of(utilities, distinct, weights);
+}
 
 void expected_utilities(const float* utilities, std::size_t hypotheses, std::size_t distinct, const double* weights,
                         double* means) {

@@ -13,4 +13,9 @@ void expected_utilities(const float* utilities, std::size_t hypotheses, std::siz
 void expected_utilities(const double* utilities, std::size_t hypotheses, std::size_t distinct, const double* weights,
                         double* means);
 
+// The same for one row, divided without rounding first: rows whose weights differ, and whose exact means are equal, get equal
+// ones. Slower.
+double exact_mean(const float* utilities, std::size_t distinct, const double* weights);
+double exact_mean(const double* utilities, std::size_t distinct, const double* weights);
+
 }  // namespace mbrace

@@ -3,6 +3,8 @@
 // which they share, know Python.
 #include <nanobind/nanobind.h>
 
+#include "unlocked.hpp"
+
 #include "python.hpp"
 
 NB_MODULE(_native, module) {
@@ -15,4 +17,5 @@ NB_MODULE(_native, module) {
     mbrace::bind_forecast(module);
     mbrace::bind_texts(module);
     mbrace::bind_whole_race(module);
+    nanobind::module_::import_("atexit").attr("register")(nanobind::cpp_function([] { mbrace::Unlocked::end(); }));
 }

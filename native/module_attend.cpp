@@ -28,7 +28,7 @@ Floats attend_py(const Newest& newest, const Past& keys, const Past& values, con
                         heads,         size,        time,          capacity,      row_at.shape(1)};
     if (!rows_exist(ask)) throw nb::index_error("row_at: a row for which there is no room");
     {
-        nb::gil_scoped_release release;
+        Unlocked release;
         attend(ask, threads);
     }
     return out;

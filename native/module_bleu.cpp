@@ -48,7 +48,7 @@ void add_hypotheses_py(nb::list indexes, nb::list hypotheses, int threads) {
     }
     std::vector<const std::vector<Text>*> texts;
     for (const Strings& each : strings) texts.push_back(&each.texts);
-    nb::gil_scoped_release release;
+    Unlocked release;
     add_hypotheses(chosen, texts, threads);
 }
 
@@ -81,7 +81,7 @@ nb::tuple score_bleu_window_py(nb::list indexes, nb::list rows, nb::list referen
     double encode_share = 0;
     if (count > 0) {
         const BleuFormula formula(smoothing_of(smoothing), smoothing_value, effective_order, asks[0].index->order());
-        nb::gil_scoped_release release;
+        Unlocked release;
         encode_share = score_bleu_window(asks, formula, threads);
     }
     return nb::make_tuple(tables, encode_share);
@@ -98,7 +98,7 @@ Counts bleu_statistics_py(nb::list hypotheses, nb::list references, const std::s
     auto* statistics = new std::int64_t[std::max<std::size_t>(own.texts.size() * columns, 1)];
     nb::capsule owner(statistics, [](void* p) noexcept { delete[] static_cast<std::int64_t*>(p); });
     {
-        nb::gil_scoped_release release;
+        Unlocked release;
         bleu_statistics(chosen, order, own.texts, theirs.texts, threads, statistics);
     }
     std::size_t shape[2] = {own.texts.size(), columns};

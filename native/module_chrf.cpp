@@ -34,7 +34,7 @@ std::vector<std::shared_ptr<Index>> build_indexes_py(nb::list sentences, int cha
     for (nb::handle hypotheses : sentences) strings.emplace_back(hypotheses);
     std::vector<const std::vector<Text>*> texts;
     for (const Strings& each : strings) texts.push_back(&each.texts);
-    nb::gil_scoped_release release;
+    Unlocked release;
     return build_indexes(options, texts, threads);
 }
 
@@ -65,7 +65,7 @@ nb::tuple score_window_py(nb::list indexes, nb::list survivors, nb::list referen
     if (swapped) std::swap(formula.on_precision, formula.on_recall);
     double encode_share;
     {
-        nb::gil_scoped_release release;
+        Unlocked release;
         encode_share = score_window(asks, formula, variant, threads);
     }
     return nb::make_tuple(scores, encode_share);
@@ -83,7 +83,7 @@ nb::tuple score_pairs_py(nb::sequence hypotheses, nb::sequence references, int c
     auto* totals = new std::int64_t[3 * orders]();
     nb::capsule owner(totals, [](void* p) noexcept { delete[] static_cast<std::int64_t*>(p); });
     {
-        nb::gil_scoped_release release;
+        Unlocked release;
         score_pairs(options, formula, own.texts, theirs.texts, variant, threads, scores.data(), totals);
     }
     std::size_t shape[2] = {orders, 3};

@@ -15,7 +15,7 @@ namespace {
 
 void make_forecast(Forecast* self, nb::sequence texts) {
     const Strings given(texts);
-    nb::gil_scoped_release unlocked;
+    Unlocked unlocked;
     new (self) Forecast(given.texts);
 }
 
@@ -23,7 +23,7 @@ Numbers<std::int64_t> start_py(Forecast& forecast, std::size_t count) {
     if (forecast.entered()) throw nb::value_error("the first hypotheses are in already");
     std::vector<std::int64_t> chosen;
     {
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         chosen = forecast.start(count);
     }
     return numbers_of(chosen);
@@ -37,7 +37,7 @@ Numbers<std::int64_t> next_py(Forecast& forecast, const Weights& means, double r
     check_means(forecast, means);
     std::vector<std::int64_t> chosen;
     {
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         chosen = forecast.next(means.data(), rival, least, most);
     }
     return numbers_of(chosen);
@@ -50,7 +50,7 @@ nb::list build_forecasts_py(nb::list sentences, std::size_t count, int threads) 
     std::vector<std::shared_ptr<Forecast>> forecasts(strings.size());
     std::vector<std::vector<std::int64_t>> chosen(strings.size());
     {
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         parallel(strings.size(), threads, [&](int, std::size_t i) {
             forecasts[i] = std::make_shared<Forecast>(strings[i].texts);
             chosen[i] = forecasts[i]->start(count);
@@ -80,7 +80,7 @@ nb::list next_window_py(nb::list forecasts, nb::list means, const Weights& rival
     }
     std::vector<std::vector<std::int64_t>> chosen(count);
     {
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         parallel(count, threads, [&](int, std::size_t i) {
             chosen[i] = own[i]->next(known[i].data(), rivals.data()[i], least.data()[i], most);
         });
@@ -102,7 +102,7 @@ Numbers<std::int64_t> covering_order_py(nb::sequence texts) {
     const Strings given(texts);
     std::vector<std::int64_t> order;
     {
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         order = covering_order(given.texts);
     }
     return numbers_of(order);

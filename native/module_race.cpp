@@ -53,7 +53,7 @@ double regret_py(const Resamples& resamples, UtilityTable<Number> utilities, Int
             throw nb::index_error("leaders: no such hypothesis");
         }
     }
-    nb::gil_scoped_release release;
+    Unlocked release;
     return resamples.regret(utilities.data(), hypotheses, distinct, counts.data(), weights ? weights->data() : nullptr,
                             leaders, -1.0);
 }
@@ -68,7 +68,7 @@ Numbers<std::int64_t> wins_py(const Resamples& resamples, UtilityTable<Number> u
     if (rival >= hypotheses) throw nb::index_error("rival: no such hypothesis");
     Numbers<std::int64_t> wins = make_numbers<std::int64_t>(hypotheses);
     {
-        nb::gil_scoped_release release;
+        Unlocked release;
         resamples.wins(utilities.data(), hypotheses, distinct, counts.data(), weights ? weights->data() : nullptr, rival,
                        max_losing_wins ? &*max_losing_wins : nullptr, wins.data(),
                        portable ? WinsVariant::portable : WinsVariant::best);
@@ -111,7 +111,7 @@ nb::list decide_window_py(nb::list tallies, nb::list resamples, nb::list weights
         throw nb::value_error("tallies: the same one twice; give each race once");
     }
     {
-        nb::gil_scoped_release release;
+        Unlocked release;
         parallel(size, threads, [&](int, std::size_t i) {
             Decision& sentence = decisions[i];
             const double* weights = sentence.weights ? sentence.weights->data() : nullptr;
@@ -124,10 +124,14 @@ nb::list decide_window_py(nb::list tallies, nb::list resamples, nb::list weights
 }
 
 template <class Number>
-Numbers<double> expected_utilities_py(UtilityTable<Number> utilities, Weights weights) {
-    if (weights.size() != utilities.shape(1)) throw nb::value_error(NOT_ONE_EACH);
-    Numbers<double> means = make_numbers<double>(utilities.shape(0));
-    expected_utilities(utilities.data(), utilities.shape(0), utilities.shape(1), weights.data(), means.data());
+Numbers<double> expected_utilities_py(UtilityTable<Number> utilities, Weights weights, bool exact) {
+    const std::size_t rows = utilities.shape(0), columns = utilities.shape(1);
+    if (weights.size() != columns) throw nb::value_error(NOT_ONE_EACH);
+    Numbers<double> means = make_numbers<double>(rows);
+    if (!exact) expected_utilities(utilities.data(), rows, columns, weights.data(), means.data());
+    for (std::size_t row = 0; exact && row < rows; ++row) {
+        means.data()[row] = exact_mean(utilities.data() + row * columns, columns, weights.data());
+    }
     return means;
 }
 
@@ -164,13 +168,16 @@ void bind_race(nb::module_& module) {
             "counts", [](const PyTally& tally) { return numbers_of(tally.counts()); }, nb::rv_policy::automatic)
         .def_prop_ro("draws", [](const PyTally& tally) { return tally.draws(); })
         .def("expected_utilities", &PyTally::expected_utilities, "weights"_a.none())
+        .def_prop_ro("spread", [](const PyTally& tally) { return tally.Tally::spread(); })
         .def_prop_ro(
             "utilities", [](PyTally& tally) { return tally.table(std::nullopt); }, nb::rv_policy::automatic)
         .def("utilities_under", &PyTally::table, "weights"_a.none());
     module.def("decide_window", &decide_window_py, "tallies"_a, "resamples"_a, "weights"_a, nb::kw_only(), "nbest"_a,
                "max_losing_wins"_a, "max_regret"_a = 0.0, "threads"_a = 1);
-    module.def("expected_utilities", &expected_utilities_py<float>, "utilities"_a.noconvert(), "weights"_a);
-    module.def("expected_utilities", &expected_utilities_py<double>, "utilities"_a, "weights"_a);
+    module.def("expected_utilities", &expected_utilities_py<float>, "utilities"_a.noconvert(), "weights"_a, nb::kw_only(),
+               "exact"_a = false);
+    module.def("expected_utilities", &expected_utilities_py<double>, "utilities"_a, "weights"_a, nb::kw_only(),
+               "exact"_a = false);
 }
 
 }  // namespace mbrace

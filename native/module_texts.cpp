@@ -28,7 +28,7 @@ nb::tuple word_numbers_py(WordList& words, nb::sequence texts, int threads) {
     std::vector<std::int32_t> numbers;
     std::vector<std::int64_t> counts;
     {
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         words.number(given.texts, threads, numbers, counts);
     }
     nb::list added;
@@ -68,13 +68,13 @@ nb::tuple join_words_py(const Tokens& numbers, const Integers& counts, const Tok
     const WordTokens words{ids.data(), begin.data(), size.data()};
     std::size_t cut;
     {
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         cut = token_starts(first_words, numbers.data(), words, room, around, starts);
     }
     auto flat = make_table<std::int32_t>(starts.back(), 1, false);
     Numbers<std::int64_t> lengths = make_numbers<std::int64_t>(texts);
     {
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         write_tokens(first_words, numbers.data(), words, {before.data(), before.size()}, {after.data(), after.size()},
                      starts, threads, flat.data(), lengths.data());
     }
@@ -101,7 +101,7 @@ nb::list piece_texts_py(const Pieces& pieces, const Ids& ids, int threads) {
     std::vector<std::size_t> number_of;
     std::vector<std::string> found;
     {
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         found = pieces.texts(ids.data(), ids.shape(0), ids.shape(1), threads, number_of);
     }
     std::vector<nb::object> strings;

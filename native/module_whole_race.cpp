@@ -51,7 +51,7 @@ nb::tuple race_lists_py(nb::list tallies, nb::list indexes, nb::list drawn, nb::
     }
     double reading = 0, counting = 0, deciding = 0;
     {
-        nb::gil_scoped_release release;
+        Unlocked release;
         Workers workers(1);
         Worker& worker = workers[0];
         for (WholeRace& race : races) race.run(plan, worker);

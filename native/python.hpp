@@ -17,6 +17,7 @@
 #include "index.hpp"
 #include "pool.hpp"
 #include "text.hpp"
+#include "unlocked.hpp"
 
 namespace mbrace {
 

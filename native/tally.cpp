@@ -57,33 +57,38 @@ bool Tally::draw(const Text& text) {
 template <class Number>
 std::vector<double> Tally::decide(Number* utilities, const Resamples* resamples, const double* weights, std::size_t nbest,
                                   double max_losing_wins, double max_regret) {
-    std::vector<double> means = expected(utilities, weights);
+    const std::vector<double> means = expected(utilities, weights);
     const std::vector<std::int64_t> ones(weights ? columns_ : 0, 1);  // with weights, a repeated draw counts once
     const std::vector<std::int64_t> survivors =
         mbrace::decide(resamples, utilities, alive_.size(), columns_, weights ? ones.data() : counts_.data(), weights,
                        nbest, max_losing_wins, means.data());
-    if (resamples && max_regret > 0) note_pruned(means, survivors);
-    keep_means(means, survivors);
+    keep(survivors);
     if (resamples && max_regret > 0 && alive_.size() > nbest) {
-        const double spread = standard_deviation(means);
-        const std::vector<std::int64_t> leaders = best_rows(means, nbest);
+        const double most = max_regret * spread();
+        const std::vector<std::int64_t> leaders = best_rows(latest_, nbest);
         const double regret = resamples->regret(utilities, alive_.size(), columns_, weights ? ones.data() : counts_.data(),
-                                                weights, leaders, max_regret * spread);
-        if (regret <= max_regret * spread) keep_means(means, leaders);
+                                                weights, leaders, most);
+        if (regret <= most) keep(leaders);
     }
-    return means;
+    return latest_;
 }
 
 template <class Number>
 std::vector<double> Tally::expected(Number* utilities, const double* weights) {
-    if (!weights && own_.empty() && !means_.empty()) return means_;
+    if (!weights && own_.empty() && !means_.empty()) return latest_ = means_;
     const std::vector<std::pair<std::size_t, double>> without_own = fill_left_out(utilities, weights);
     std::vector<double> means(alive_.size());
     const std::vector<double> shares = shares_of(weights);
-    expected_utilities(utilities, alive_.size(), columns_, shares.data(), means.data());
+    if (own_.empty()) {
+        expected_utilities(utilities, alive_.size(), columns_, shares.data(), means.data());
+    } else {  // weights differ between rows
+        for (std::size_t row = 0; row < means.size(); ++row) {
+            means[row] = exact_mean(utilities + row * columns_, columns_, shares.data());
+        }
+    }
     for (const auto& [row, mean] : without_own) means[row] = mean;  // a filled cell is rounded, this is not
     if (!weights) means_ = means;
-    return means;
+    return latest_ = means;
 }
 
 std::vector<double> Tally::shares_of(const double* weights) const {
@@ -110,8 +115,7 @@ std::vector<std::pair<std::size_t, double>> Tally::fill_left_out(Number* utiliti
         const double share = shares[own.column];
         shares[own.column] = weights ? 0 : copies;
         if (std::any_of(shares.begin(), shares.end(), [](double other) { return other > 0; })) {
-            double mean;
-            expected_utilities(row, 1, columns_, shares.data(), &mean);
+            const double mean = exact_mean(row, columns_, shares.data());
             row[own.column] = static_cast<Number>((copies * (own.utility * PART) + mean * PART) / (copies + 1) / PART);
             means.emplace_back(index, mean);
         }
@@ -138,21 +142,17 @@ std::size_t Tally::first_not_finite(const Number* table, std::size_t size) {
     return found ? std::find_if_not(table, table + size, is_finite<Number>) - table : size;
 }
 
-void Tally::note_pruned(const std::vector<double>& means, const std::vector<std::int64_t>& survivors) {
-    std::size_t next = 0;
-    for (std::size_t row = 0; row < means.size(); ++row) {
-        if (next < survivors.size() && static_cast<std::size_t>(survivors[next]) == row) {
-            ++next;
+void Tally::note_pruned(const std::vector<std::int64_t>& survivors) {
+    if (latest_.size() != alive_.size()) return;  // nothing was computed since others entered
+    std::size_t kept = 0;
+    for (std::size_t row = 0; row < latest_.size(); ++row) {
+        if (kept < survivors.size() && static_cast<std::size_t>(survivors[kept]) == row) {
+            latest_[kept++] = latest_[row];
         } else {
-            pruned_means_.push_back(means[row]);
+            pruned_means_.push_back(latest_[row]);
         }
     }
-}
-
-void Tally::keep_means(std::vector<double>& means, const std::vector<std::int64_t>& rows) {
-    for (std::size_t row = 0; row < rows.size(); ++row) means[row] = means[rows[row]];
-    means.resize(rows.size());
-    keep(rows);
+    latest_.resize(kept);
 }
 
 template <class Number>
@@ -191,6 +191,7 @@ void Tally::add(const Number* table, std::size_t columns) {
 void Tally::keep(const std::vector<std::int64_t>& rows) {
     if (rows.size() == alive_.size()) return;
     means_.clear();
+    note_pruned(rows);
     with_utilities([&](auto& known) {
         for (std::size_t row = 0; row < rows.size(); ++row) {
             alive_[row] = alive_[rows[row]];
@@ -214,18 +215,19 @@ std::vector<double> Tally::decide(const Resamples* resamples, const double* weig
         [&](auto& known) { return decide(known.data(), resamples, weights, nbest, max_losing_wins, max_regret); });
 }
 
-double Tally::standard_deviation(const std::vector<double>& means) const {
-    const double count = static_cast<double>(means.size() + pruned_means_.size());
+double Tally::spread() const {
+    const double count = static_cast<double>(latest_.size() + pruned_means_.size());
     double sum = 0, squares = 0, largest = 0;
-    for (const std::vector<double>* some : {&pruned_means_, &means}) {
+    if (count == 0) return 0;
+    for (const std::vector<double>* some : {&pruned_means_, &latest_}) {
         for (const double mean : *some) largest = std::max(largest, std::abs(mean));
     }
     int exponent;  // numbers near 1 have squares of any size
     std::frexp(largest, &exponent);
-    for (const std::vector<double>* some : {&pruned_means_, &means}) {
+    for (const std::vector<double>* some : {&pruned_means_, &latest_}) {
         for (const double mean : *some) sum += std::ldexp(mean, -exponent);
     }
-    for (const std::vector<double>* some : {&pruned_means_, &means}) {
+    for (const std::vector<double>* some : {&pruned_means_, &latest_}) {
         for (const double mean : *some) {
             const double difference = std::ldexp(mean, -exponent) - sum / count;
             squares += difference * difference;

@@ -57,7 +57,8 @@ class Tally {
     template <class Number>
     static std::size_t first_not_finite(const Number* table, std::size_t size);
 
-    // Drops the other hypotheses. `rows`: growing indexes into alive().
+    // Drops the other hypotheses, whose last expected utilities are remembered for `spread`. `rows`: growing indexes into
+    // alive().
     void keep(const std::vector<std::int64_t>& rows);
 
     // Updates the cells of draws that are left out, which depend on the other draws, before `utilities` is read. `weights`:
@@ -73,8 +74,8 @@ class Tally {
                                double max_regret = 0);
 
     // The spread between hypotheses: the standard deviation of the expected utilities of all that raced. Those of alive
-    // hypotheses are `means`; those of pruned ones are from when they were pruned.
-    double standard_deviation(const std::vector<double>& means) const;
+    // hypotheses are the latest computed; those of pruned ones are from when they were pruned.
+    double spread() const;
 
   private:
     template <class Number>
@@ -91,8 +92,7 @@ class Tally {
     decltype(auto) with_utilities(const Function& function) {
         return std::visit(function, utilities_);
     }
-    void note_pruned(const std::vector<double>& means, const std::vector<std::int64_t>& survivors);
-    void keep_means(std::vector<double>& means, const std::vector<std::int64_t>& rows);
+    void note_pruned(const std::vector<std::int64_t>& survivors);
 
     static constexpr std::uint32_t NO_COLUMN = ~std::uint32_t{0};
 
@@ -106,8 +106,9 @@ class Tally {
     std::vector<std::uint32_t> column_of_;  // [string]
     std::size_t hypotheses_ = 0;
     std::vector<Own> own_;
-    std::vector<double> means_;         // expected utilities of those alive, by counts; empty when something has changed
-    std::vector<double> pruned_means_;  // kept only where a race may stop by regret
+    std::vector<double> means_;   // expected utilities of those alive, by counts; empty when something has changed
+    std::vector<double> latest_;  // the same as they were last computed, perhaps with weights
+    std::vector<double> pruned_means_;
     std::vector<std::int64_t> alive_, counts_;
     std::size_t draws_ = 0, columns_ = 0;
     Utilities utilities_;

@@ -9,7 +9,7 @@ void WholeRace::run(const RacePlan& plan, Worker& worker) {
     Vector<float> scores;
     for (const std::size_t size : plan.sizes) {
         const std::size_t before = tally->draws(), end = std::min(size, listed), alive = tally->alive().size();
-        if (alive <= plan.enough || end <= before) return;
+        if (alive <= (steps.empty() ? 1 : plan.enough) || end <= before) return;
         fresh.clear();
         for (std::size_t at = before; at < end; ++at) {
             if (!tally->draw(drawn[at])) continue;

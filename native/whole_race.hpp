@@ -16,7 +16,7 @@ namespace mbrace {
 struct RacePlan {
     std::vector<std::size_t> sizes;                               // of the pseudo-references, step by step, growing
     std::unordered_map<std::size_t, const Resamples*> resamples;  // by the number of draws; none: nothing is pruned
-    std::size_t nbest, enough;                                    // a race is over when `enough` are left
+    std::size_t nbest, enough;                                    // a race is over when `enough` are left after a step
     double max_losing_wins, max_regret;
     Formula formula;
     const Variant* variant;

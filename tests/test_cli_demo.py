@@ -15,7 +15,7 @@ from rich.console import Console
 import mbrace
 from mbrace.cli import demo_race, main
 from mbrace.cli.labelled_texts import print_labelled
-from mbrace.recording import RaceRecorder
+from mbrace.result import RaceRecorder
 
 BLOCKED = """
 import sys

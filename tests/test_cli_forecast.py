@@ -21,7 +21,7 @@ from mbrace.cli.parser import make_parser
 from mbrace.cli.presets import apply_preset
 from mbrace.forecast import MOST, STARTERS
 from mbrace.jobs.settings import PruneSettings, RaceSettings
-from mbrace.recording import RaceRecorder
+from mbrace.result import RaceRecorder
 from mbrace.utilities.named import NAMED
 
 SIZES = [16, 32, 64]
@@ -146,7 +146,7 @@ def test_bad_forecasts_are_refused(value: Any, source: Path, tmp_path: Path) -> 
     [
         ({"exclude_self": True}, "only valid without exclude_self"),
         ({"method": "low-rank"}, "only valid without method"),
-        ({"prune": None}, "only valid with a pruning function"),
+        ({"prune": None}, 'only valid without prune="none"'),
         ({"prune": mbrace.Halving(512)}, "shares out its budget beforehand"),
     ],
 )

@@ -42,7 +42,7 @@ def test_the_cosine_of_a_servers_embeddings(server: Server) -> None:
     assert {len(body["input"]) for body in server.bodies} == {2}
     assert set(server.paths) == {"/v1/embeddings"}
     assert server.bodies[0]["dimensions"] == 5
-    assert utility.cost == mbrace.Cost(requests=3, prompt_tokens=6)
+    assert utility.cost == mbrace.utility.Cost(requests=3, prompt_tokens=6)
 
 
 def test_blank_texts_are_not_sent(server: Server) -> None:
@@ -64,7 +64,7 @@ def test_kept_embeddings_are_not_asked_for_again(server: Server, tmp_path: Path)
         utility.close()
         want -= 1
         assert len(server.bodies) == 6
-    assert utility.cost == mbrace.Cost(kept_answers=6)
+    assert utility.cost == mbrace.utility.Cost(kept_answers=6)
 
 
 @pytest.mark.parametrize(

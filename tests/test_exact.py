@@ -145,12 +145,12 @@ def test_utilities_keep_64_bits(prune: mbrace.PruningFunction | None, offset: fl
 
 def test_a_utility_object_with_tables_of_doubles_keeps_them() -> None:
     class Own(mbrace.Pairwise):
-        def start(self, sentences: Sequence[mbrace.Sentence]) -> Any:
+        def start(self, sentences: Sequence[mbrace.utility.Sentence]) -> Any:
             return self
 
         encode_seconds = 0.0
 
-        def score(self, asks: Sequence[mbrace.Ask]) -> list[NDArray[Any]]:
+        def score(self, asks: Sequence[mbrace.utility.Ask]) -> list[NDArray[Any]]:
             return [np.array([[10**6 * 100 + h for _ in a.references] for h in a.hypotheses]) for a in asks]
 
     assert mbrace.decode(["a", "b"], ["x", "y"], utility=Own(len), prune=None).utility == 10**8 + 1

@@ -102,7 +102,7 @@ def test_the_worst_of_saved_utilities_has_full_scores(folder: Path, demo_rows: l
     made = {row["id"]: row for row in written(folder / "out.jsonl")}
     for answer in written(folder / "a.jsonl"):
         table = replay.table(answer["id"])
-        assert isinstance(table, mbrace.UtilityTable)
+        assert isinstance(table, mbrace.result.UtilityTable)
         expected = dict(zip(table.hypotheses, table.expected().tolist(), strict=True))
         full = {text: value for text, value in expected.items() if value == value}
         assert len(full) < len(expected) or len(expected) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,6 @@ from test_forecast import NaiveForecast, sentences
 
 import mbrace
 from mbrace.prune import PruningFunction, Standings
-from mbrace.records import Location
 
 STARTERS, AT_ONCE = 24, 16
 SCHEDULE = (4, 8, 16, 32)
@@ -175,31 +173,6 @@ def test_answers_are_the_same_on_any_number_of_threads(regret: float) -> None:
     assert found[0] == found[1] == found[2]
     list(mbrace.decode_corpus(records, utility=mbrace.ChrF(), phases=(phases := mbrace.Phases())))
     assert phases.forecast == 0
-
-
-def test_hypotheses_that_are_made_late_are_not_part_of_forecasting() -> None:
-    hypotheses, references = lists(1)
-
-    class Late(Sequence[str]):
-        made = False
-
-        def __len__(self) -> int:
-            if not self.made:
-                time.sleep(0.5)
-                self.made = True
-            return len(hypotheses)
-
-        def __getitem__(self, index: Any) -> Any:
-            assert len(self)
-            return hypotheses[index]
-
-    phases, late = mbrace.Phases(), Late()
-    options: dict[str, Any] = {"prune": mbrace.Confidence(0.9), "schedule": SCHEDULE, "sampler": Listed(references)}
-    records = [mbrace.Record(late, id=1, source="", location=Location("-", 1))]  # looked at in the race only
-    found = list(mbrace.decode_corpus(records, utility=mbrace.ChrF(), forecast=0.01, phases=phases, **options))
-    assert late.made
-    assert found[0].text in hypotheses
-    assert 0 < phases.forecast < 0.4
 
 
 class Listed:

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 import mbrace
 from mbrace.errors import UserError
-from mbrace.pairwise import Pairwise
 from mbrace.utilities.mixture import is_mixture, parse_mixture
-from mbrace.utility import Ask, ParallelUtility, Sentence, TruncatingUtility, Utility
+from mbrace.utility import Ask, Pairwise, ParallelUtility, Sentence, TruncatingUtility, Utility
 
 RNG = np.random.default_rng(11)
 TEXTS = [" ".join(RNG.choice(["the", "cat", "sat", "on", "a", "mat", "dog"], 7)) for _ in range(120)]

@@ -29,7 +29,7 @@ def test_a_race_takes_the_servers_numbers(server: Server) -> None:
     assert (best.text, best.utility) == ("a c d", 9 / 4)
     assert len(server.bodies) == 12
     assert set(server.paths) == {"/v1/chat/completions"}
-    assert judge.cost == mbrace.Cost(requests=12, prompt_tokens=84, completion_tokens=24)
+    assert judge.cost == mbrace.utility.Cost(requests=12, prompt_tokens=84, completion_tokens=24)
     body = server.bodies[0]
     assert {**body, "model": "m", "temperature": 0.0, "max_tokens": 16} == body
     mbrace.decode(HYPOTHESES, REFERENCES, utility=judge, prune=None, schedule=[4])

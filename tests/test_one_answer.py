@@ -34,12 +34,12 @@ class WholeNumbers(mbrace.Pairwise):
     def single_threaded(self) -> WholeNumbers:
         return WholeNumbers(self.table, self.kind, 1)
 
-    def start(self, sentences: Sequence[mbrace.Sentence]) -> Any:
+    def start(self, sentences: Sequence[mbrace.utility.Sentence]) -> Any:
         started = WholeNumbers(self.table, self.kind, 1)
         started.score = lambda asks: [self.scores(sentences[ask.sentence], ask) for ask in asks]  # type: ignore[attr-defined]
         return started
 
-    def scores(self, sentence: mbrace.Sentence, ask: mbrace.Ask) -> NDArray[Any]:
+    def scores(self, sentence: mbrace.utility.Sentence, ask: mbrace.utility.Ask) -> NDArray[Any]:
         rows = [[self.table[sentence.hypotheses[h], r] for r in ask.references] for h in ask.hypotheses]
         return np.array(rows, dtype=self.kind).reshape(len(ask.hypotheses), len(ask.references))
 
@@ -124,7 +124,7 @@ def test_diverse_lists_have_one_answer_too(number: int, weighted: bool, numbers:
     table: Numbers = {pair: int(rng.integers(0, 2, endpoint=True)) for pair in itertools.product(NAMES, NAMES)}
     references = [NAMES[i] for i in rng.integers(0, 5, rng.integers(3, 12))]
     logs = dict(zip(NAMES, np.log(2) * -rng.integers(0, 4, 5), strict=True))
-    options: dict[str, Any] = {"prune": None, "schedule": "all", "nbest": 2, "select": "diverse"}
+    options: dict[str, Any] = {"prune": None, "schedule": "all", "nbest": 2, "method": "diverse"}
     found = []
     for seed in range(5):
         drawn = [references[i] for i in rng.permutation(len(references))]

@@ -62,7 +62,7 @@ def test_a_record_without_source_is_named_and_costs_no_other() -> None:
         failed.append((record.id, str(error)))
 
     assert [each.id for each in mbrace.rerank_corpus(records, qe=CommonWords(), on_error=note)] == [0, 2]
-    message = "record 1: source: missing; common-words estimates quality from the source: give one, or on_error=skip"
+    message = 'record 1: source: missing; common-words estimates from the source: give one, or on_error="skip"'
     assert failed == [(1, message)]
 
 

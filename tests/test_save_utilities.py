@@ -21,8 +21,8 @@ from mbrace.experiments.tables import CandidateFile, score, tables
 from mbrace.io.folders import UtilityFolder
 from mbrace.jobs.decode import DecodeJob
 from mbrace.jobs.settings import RaceSettings
+from mbrace.result import UtilityTable
 from mbrace.utilities.replay import INDEX, NAME, file_name, read_table, table_bytes
-from mbrace.utility_table import UtilityTable
 
 
 def contents(folder: Path) -> dict[str, bytes]:

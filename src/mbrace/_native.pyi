@@ -166,6 +166,11 @@ class Tally:
     def expected_utilities(self, weights: NDArray[np.float64] | None) -> NDArray[np.float64]:
         """(alive,): the expected utilities that `decide_window` would decide by."""
 
+    @property
+    def spread(self) -> float:
+        """The standard deviation of the expected utilities of all that raced: of those alive as last computed, of
+        pruned ones as they were when `keep` or a decision dropped them."""
+
 def race_lists(
     tallies: list[Tally],
     indexes: list[ChrFIndex],
@@ -242,10 +247,13 @@ def next_window(
 def distinct(texts: Sequence[str]) -> list[str]:
     """The distinct strings, in the order of their first copies."""
 
-def expected_utilities(utilities: Utilities, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def expected_utilities(
+    utilities: Utilities, weights: NDArray[np.float64], *, exact: bool = False
+) -> NDArray[np.float64]:
     """(hypotheses,): for each row the sum of weight x utility divided by the sum of the weights.
 
     Sums are exact, rounded once and divided last: the same bits on every machine and in every order of the columns.
+    With `exact` only the quotient is rounded, so that rows with other weights tie where they should.
     """
 
 class WordList:

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from mbrace.api import decode_corpus
 from mbrace.errors import UserError, check_number, check_whole
 from mbrace.metrics.exact_match import ExactMatch
-from mbrace.pairwise import PairFunction
 from mbrace.prune import Confidence, PruningFunction, Standings
 from mbrace.race import Watch
 from mbrace.records import Record
 from mbrace.result import Candidate, Decoded, Phases
 from mbrace.sampler import Drawer, Draws, FunctionDrawer, Receipt, Want
-from mbrace.utility import Utility
+from mbrace.utility import PairFunction, Utility
 from mbrace.windows import OnError
 
 DRAWS = 16

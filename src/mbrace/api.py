@@ -1,29 +1,39 @@
-"""The public calls: one sentence, or a corpus that streams through in windows."""
+"""`decode` and `decode_corpus`: strings in, one `Decoded` out; `rerank` and `rerank_corpus`: by estimated quality."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from mbrace.errors import LARGEST, Parameter, UserError, check_whole, warn
-from mbrace.forecast import check_forecast
-from mbrace.method_names import Method, method_of
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.errors import LARGEST, Parameter, SettingError, UserError, check_whole, warn
+from mbrace.methods import StandardMBR, check_saving
 from mbrace.metrics.chrf import ChrF
-from mbrace.pairwise import PairFunction, as_utility
-from mbrace.prune import Confidence, PruningFunction, planner_of, window_pruning
-from mbrace.race import Watch, race
+from mbrace.prune import PruningFunction, window_pruning
+from mbrace.race import Watch
+from mbrace.race import race as run_race
 from mbrace.records import PseudoReferences, Record, check_record
-from mbrace.result import Decoded, Phases
-from mbrace.runner import Entry
-from mbrace.sampler import Listed, Sampler, check_cover
-from mbrace.schedule import Schedule, check, is_all
-from mbrace.selection import selection_of
-from mbrace.utility import ParallelUtility, Utility, parallel_of
+from mbrace.result import Candidate, Decoded, Phases
+from mbrace.sampler import Listed, Sampler, check_cover, is_all
+from mbrace.setting_fields import settings_from
+from mbrace.settings import Race, RaceOptions
+from mbrace.utility import (
+    PairFunction,
+    ParallelUtility,
+    QualityUtility,
+    Utility,
+    as_utility,
+    parallel_of,
+    quality_of,
+)
 from mbrace.windows import CallerCalls, OnError, Run, stream
 
 if TYPE_CHECKING:
-    from mbrace.preparation import Preparation
+    from typing_extensions import Unpack
 
 
 def decode(
@@ -31,29 +41,29 @@ def decode(
     pseudo_references: PseudoReferences | None = None,
     *,
     utility: Utility | PairFunction | str | None = None,
-    prune: PruningFunction | None = Confidence(),  # noqa: B008  (frozen)
-    schedule: Schedule = None,
-    seed: int = 0,
-    nbest: int = 1,
-    select: str = "best",
-    diversity: float | None = None,
     source: str | None = None,
     id: str | int = 0,
     logprobs: Sequence[float] | None = None,
-    shuffle: bool = True,
-    cover: bool = False,
-    pool: bool = False,
-    exclude_self: bool = False,
-    forecast: float = 0.0,
-    method: Method | str | None = None,
     keep_utilities: bool = False,
+    race: Race | None = None,
+    **settings: Unpack[RaceOptions],
 ) -> Decoded:
     """The hypothesis with the highest expected utility over the pseudo-references, found by a race.
 
-    One list is enough: `decode(samples)` uses each string both as hypothesis and as pseudo-reference. With `pool`, one
-    list is drawn while the race is open: there are no hypotheses, and each pseudo-reference becomes one when it is
-    drawn. A string's comparison with itself counts, as in other tools; with `exclude_self`, a string is not compared
-    with the draw that is the string itself.
+    One list is enough: `decode(samples)` uses each string both as hypothesis and as pseudo-reference. `utility` is
+    chrF++ by default, a name as on the command line ("comet", "chrf++:0.5+bleu:0.5", "module:function"), an object such
+    as `mbrace.Comet(model)`, or any `function(hypothesis, reference) -> float`. How they race is said by the fields of
+    `Race` as keywords, such as `alpha=0.9, nbest=4`, or by `race`. `prune=None` is standard MBR.
+
+    `schedule` is a list of growing sample sizes, None for the utility's own (16 ... 256 for chrF++), or "all" to use
+    every pseudo-reference given. A list of pseudo-references is shuffled first (by `seed` and `id`), since a prefix of
+    an ordered list is not a random sample. An iterator, or a function that is asked for n more, is not shuffled, and is
+    asked only while the race is open. With `cover`, a list is instead put into an order in which the first few have the
+    n-grams of all: 16 then do the work of 32 to 64, so that races end sooner (docs/choosing.md). `logprobs` of the
+    pseudo-references ask for model-based weights (Jinnai et al., 2024); if copies of a pseudo-reference have different
+    ones, their average counts. A string's comparison with itself counts, as in other tools; with `exclude_self`, a
+    string is not compared with the draw that is the string itself. With `pool`, one list is drawn while the race is
+    open: there are no hypotheses, and each pseudo-reference becomes one when it is drawn.
 
     With `forecast`, a race begins with a few hypotheses, and another one enters only when its expected improvement on
     the leader, forecast from hypotheses in the race that share n-grams with it, is more than this fraction of the
@@ -61,188 +71,90 @@ def decode(
     encoded. Use it where strings are expensive, as with a neural utility, and not with chrF++, whose pairs cost less
     than the forecast.
 
-    `utility` is chrF++ by default, a name as on the command line ("comet", "chrf++:0.5+bleu:0.5", "module:function"),
-    an object such as `mbrace.Comet(model)`, or any `function(hypothesis, reference) -> float`. `prune=None` is standard
-    MBR.
-    `schedule` is a list of growing sample sizes, None for the utility's own (16 ... 256 for chrF++), or "all" to use
-    every pseudo-reference given. A list of pseudo-references is shuffled first (by `seed` and `id`), since a prefix of
-    an ordered list is not a random sample. An iterator, or a function that is asked for n more, is not shuffled, and is
-    asked only while the race is open. With `cover`, a list is instead put into an order in which the first few have the
-    n-grams of all: 16 then do the work of 32 to 64, so that races end sooner (docs/choosing.md). `logprobs` of the
-    pseudo-references ask for model-based weights (Jinnai et al., 2024); if copies of a pseudo-reference have different
-    ones, their average counts.
-
-    `method` is another published way to score fewer pairs, by name ("aggregate", "centroid", "low-rank") or as an
-    object such as `mbrace.LowRank(fraction=0.1)`; see docs/methods.md. None is the race.
-
-    An n-best list holds the best. With `prune=None`, so that all have full scores, `select="diverse"` weighs expected
-    utility against similarity to those chosen before, measured by the utility itself (`diversity`, 0.5 by default, is
-    the weight of the similarity). See `mbrace.selection`. With `keep_utilities`, the answer has the table of what was
-    scored.
+    `method` is another published way to score fewer pairs, by name ("aggregate", "centroid", "low-rank", with
+    `method_options`) or as an object such as `mbrace.LowRank(fraction=0.1)`; see docs/methods.md. With
+    `method="diverse"`, an n-best list weighs expected utility against similarity to those chosen before, measured by
+    the utility itself. With `keep_utilities`, the answer has the table of what was scored.
     """
     record = Record(hypotheses, pseudo_references, id=id, source=source, logprobs=logprobs)
-    races = _Races(
-        utility=utility,
-        prune=prune,
-        schedule=schedule,
-        seed=seed,
-        nbest=nbest,
-        select=select,
-        diversity=diversity,
-        shuffle=shuffle,
-        cover=cover,
-        entry=Entry(pool, exclude_self, forecast),
-        method=method,
-        keep_utilities=keep_utilities,
-    )
+    races = _Races(utility, settings_from(Race, race, settings), keep_utilities=keep_utilities)
     races.check(record)
-    return races.run([record])[0]
+    (answer,) = races.run([record])
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def decode_corpus(
     records: Iterable[Record],
     *,
     utility: Utility | PairFunction | str | None = None,
-    prune: PruningFunction | None = Confidence(),  # noqa: B008  (frozen)
-    schedule: Schedule = None,
-    seed: int = 0,
-    nbest: int = 1,
-    select: str = "best",
-    diversity: float | None = None,
-    window: int = 64,
     sampler: Sampler | None = None,
-    shuffle: bool = True,
-    cover: bool = False,
-    pool: bool = False,
-    exclude_self: bool = False,
-    forecast: float = 0.0,
-    method: Method | str | None = None,
     keep_utilities: bool = False,
     watch: Watch | None = None,
     phases: Phases | None = None,
     on_error: OnError | None = None,
+    race: Race | None = None,
+    **settings: Unpack[RaceOptions],
 ) -> Iterator[Decoded]:
-    """Decode records as they come, `window` of them racing at a time, answers in order; options as for `decode`.
+    """Decode records as they come, `window` of them racing at a time, answers in order; settings as for `decode`.
 
     The window changes speed and memory, never an answer. A `sampler` draws for records without pseudo-references of
     their own. `watch` is called with every pruning decision. A record that fails stops the run after the answers to the
     records before it; with `on_error`, it is passed to that function instead and left out.
     """
-    check_whole("window", window, least=1, most=LARGEST)
-    races = _Races(
-        utility=utility,
-        prune=prune,
-        schedule=schedule,
-        seed=seed,
-        nbest=nbest,
-        select=select,
-        diversity=diversity,
-        sampler=sampler,
-        shuffle=shuffle,
-        cover=cover,
-        entry=Entry(pool, exclude_self, forecast),
-        method=method,
-        keep_utilities=keep_utilities,
-        watch=watch,
-        phases=phases,
-    )
-    return races.stream(records, window, on_error)
+    chosen = settings_from(Race, race, settings)
+    races = _Races(utility, chosen, sampler, keep_utilities=keep_utilities, watch=watch, phases=phases)
+    return races.stream(records, chosen.window, on_error)
 
 
 class _Races:
-    """Runs races with these options, and refuses options that cannot be combined."""
+    """Runs races with these settings, and refuses what cannot be combined with them."""
 
     def __init__(
         self,
-        *,
         utility: Utility | PairFunction | str | None,
-        prune: PruningFunction | None,
-        schedule: Schedule,
-        seed: int,
-        nbest: int,
-        select: str,
-        diversity: float | None,
+        settings: Race,
         sampler: Sampler | None = None,
-        shuffle: bool,
-        cover: bool,
-        entry: Entry,
-        method: Method | str | None,
+        *,
         keep_utilities: bool,
         watch: Watch | None = None,
         phases: Phases | None = None,
     ) -> None:
-        check_whole("nbest", nbest, least=1, most=LARGEST)
-        check_whole("seed", seed)
-        _check_objects(prune, sampler)
         self._utility = _utility(utility)
-        if schedule is not None and not is_all(schedule):
-            schedule = check(schedule)
-        if schedule == "all" and sampler is not None:
-            raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
-        if cover and (sampler is not None or not shuffle):
-            other = "shuffle=False" if sampler is None else "a sampler, whose draws have an order of their own"
-            raise UserError(f"cover: only valid without {other}")
-        self._before: Preparation | None = None
-        way = method_of(method)
-        if way is not None:
-            from mbrace.preparation import Preparation  # imported only if needed: a plain race starts sooner
-
-            self._before = Preparation(
-                self._utility,
-                way,
-                prune=prune,
-                schedule=schedule,
-                seed=seed,
-                nbest=nbest,
-                entry=entry,
-                select=select,
-                keep_utilities=keep_utilities,
-            )
-            prune = self._before.prune
-        check_forecast(entry.forecast, prune=prune, pool=entry.pool, exclude_self=entry.exclude_self, method=way)
-        planner = planner_of(prune)
-        if planner is not None and entry.pool:
-            raise UserError(
-                f"prune {prune!r}: only valid without pool, which lets in hypotheses that its schedule omits"
-            )
-        self._pool, self._live, self._watched = entry.pool, sampler is not None, watch is not None
-        self._longest = self._utility.schedule[-1] if schedule is None else None
-        self._prune, self._cover, self._phases = prune, cover, phases
-        self._options: dict[str, Any] = {
-            "schedule": schedule,
-            "sampler": Listed(seed=seed, shuffle=shuffle, cover=cover) if sampler is None else sampler,
-            "seed": seed,
-            "nbest": nbest,
-            "entry": entry,
-            "watch": watch,
-            "planner": planner,
-            "keep_utilities": keep_utilities,
-            "selection": selection_of(select, diversity, nbest=nbest, prune=prune),
-        }
+        self._settings, self._prune, self._method = settings, settings.pruning_function(), settings.made_method()
+        if sampler is not None:
+            _check_live(settings, sampler)
+        if self._method is not None:
+            self._method.check(self._utility)
+            if keep_utilities:
+                check_saving(self._method)
+        self._live, self._watch, self._phases = sampler is not None, watch, phases
+        listed = Listed(seed=settings.seed, shuffle=settings.shuffle, cover=settings.cover)
+        self._sampler, self._keep_utilities = sampler or listed, keep_utilities
+        self._longest = self._utility.schedule[-1] if settings.schedule is None else None
 
     def check(self, record: Record) -> None:
         """Refuse a record that cannot be raced."""
-        check_record(record, pool=self._pool, live=self._live)
+        check_record(record, pool=self._settings.pool, live=self._live)
         given, longest = record.listed(live=self._live), self._longest
         if longest is not None and isinstance(given, Sequence) and len(given) > longest:
             warn(
                 f"the default schedule ends at {longest} pseudo-references, and there are records with more; "
                 f"{Parameter('schedule', 'all')} uses them all"
             )
-        if self._cover:
+        if self._settings.cover:
             check_cover(record)
-        if self._before is not None:
-            self._before.check(record)
 
-    def run(self, group: Sequence[Record]) -> list[Decoded]:
-        """The answers to a group of records."""
+    def run(self, group: Sequence[Record]) -> list[Decoded | Exception]:
+        """The answers to a group of records, or the errors that they are to blame for."""
         return self._race(group, self._utility, self._prune, self._phases)
 
     def stream(self, records: Iterable[Record], window: int, on_error: OnError | None) -> Iterator[Decoded]:
         """The answers to records as they come."""
         parallel, single, calls = parallel_of(self._utility), None, None
         # A live source works on the whole window at once; otherwise a utility may be faster on a few sentences.
-        if parallel is not None and parallel.workers > 1 and not (self._live or self._watched):
+        if parallel is not None and parallel.workers > 1 and not (self._live or self._watch):
             calls = CallerCalls()
             single = self._single_threaded(parallel, calls)
         return stream(
@@ -260,13 +172,13 @@ class _Races:
     def _single_threaded(self, parallel: ParallelUtility, calls: CallerCalls) -> Run:
         """`run` with the utility on one thread, for calls from several threads at once; their phases are added up."""
         utility, share, adding = parallel.single_threaded(), 1 / parallel.workers, Lock()
-        prune = self._prune
-        if prune is not None and window_pruning(prune) is None:
-            prune = calls.wrap(prune)
+        decide = self._prune
+        if decide is not None and window_pruning(decide) is None:
+            decide = calls.wrap(decide)
 
-        def run_single_threaded(group: Sequence[Record]) -> list[Decoded]:
+        def run_single_threaded(group: Sequence[Record]) -> list[Decoded | Exception]:
             own = Phases()
-            answers = self._race(group, utility, prune, own)
+            answers = self._race(group, utility, decide, own)
             if self._phases is not None:
                 with adding:
                     self._phases.add(own, share=share)
@@ -275,10 +187,27 @@ class _Races:
         return run_single_threaded
 
     def _race(
-        self, group: Sequence[Record], utility: Utility, prune: PruningFunction | None, phases: Phases | None
-    ) -> list[Decoded]:
-        run_races = race if self._before is None else self._before.race
-        return run_races(group, utility, prune=prune, phases=phases, **self._options)
+        self, group: Sequence[Record], utility: Utility, decide: PruningFunction | None, phases: Phases | None
+    ) -> list[Decoded | Exception]:
+        if self._method is None:
+            options: dict[str, Any] = {"decide": decide, "watch": self._watch, "phases": phases}
+            options["keep_utilities"] = self._keep_utilities
+            return run_race(group, utility, self._settings, sampler=self._sampler, **options)
+        return self._method.decode(group, self._standard_mbr(utility, Phases() if phases is None else phases))
+
+    def _standard_mbr(self, utility: Utility, phases: Phases) -> StandardMBR:
+        """Standard MBR for a method."""
+        plain = self._settings.replace(method=None, method_options=None, prune="none")
+
+        def run(
+            group: Sequence[Record], *, utility: Utility, sampler: Sampler, keep_utilities: bool, **changes: Any
+        ) -> list[Decoded | Exception]:
+            settings = plain.replace(**changes)
+            options: dict[str, Any] = {"watch": self._watch, "phases": phases, "keep_utilities": keep_utilities}
+            return run_race(group, utility, settings, sampler=sampler, **options)
+
+        schedule, seed, nbest = plain.schedule, plain.seed, plain.nbest
+        return StandardMBR(run, utility, self._sampler, schedule, seed, nbest, self._keep_utilities, phases)
 
 
 def _utility(given: Utility | PairFunction | str | None) -> Utility:
@@ -289,8 +218,109 @@ def _utility(given: Utility | PairFunction | str | None) -> Utility:
     return as_utility(ChrF() if given is None else given)
 
 
-def _check_objects(prune: object, sampler: object) -> None:
-    if prune is not None and not callable(prune):
-        raise UserError(f"prune {prune!r}: give a pruning function such as mbrace.Confidence(), or None")
-    if sampler is not None and not hasattr(sampler, "start"):
-        raise UserError(f"sampler {sampler!r}: give an object with `start`, such as model.sampler()")
+def _check_live(settings: Race, sampler: Sampler) -> None:
+    """Refuse what cannot be combined with a live source."""
+    if not hasattr(sampler, "start"):
+        raise SettingError("sampler", sampler, "give an object with `start`, such as model.sampler()")
+    if is_all(settings.schedule):
+        raise SettingError("schedule", "all", "a live source has no last pseudo-reference; give the sizes")
+    if settings.cover:
+        raise SettingError("cover", ..., "only valid without a sampler, whose draws have an order of their own")
+
+
+def rerank(hypotheses: Sequence[str], source: str, *, qe: QualityUtility, nbest: int = 1, id: str | int = 0) -> Decoded:
+    """The hypothesis that `qe` gives the highest quality; the answer's `utility` is that quality."""
+    return next(iter(rerank_corpus([Record(hypotheses, id=id, source=source)], qe=qe, nbest=nbest)))
+
+
+def rerank_corpus(
+    records: Iterable[Record],
+    *,
+    qe: QualityUtility,
+    nbest: int = 1,
+    window: int = 64,
+    phases: Phases | None = None,
+    on_error: OnError | None = None,
+) -> Iterator[Decoded]:
+    """Rerank records as they come, `window` at a time, answers in order; pseudo-references are not read.
+
+    A record that fails stops the run after the answers to the records before it; with `on_error`, it is passed to that
+    function instead and left out.
+    """
+    check_whole("window", window, least=1, most=LARGEST)
+    check_whole("nbest", nbest, least=1, most=LARGEST)
+    if quality_of(qe) is None:
+        name = getattr(qe, "name", None) or repr(qe)
+        raise UserError(f"qe {name}: cannot estimate quality from the source; give a quality utility such as CometKiwi")
+
+    def check(record: Record) -> None:
+        check_record(record)
+        _source_of(record, qe)
+
+    def run(group: Sequence[Record]) -> list[Decoded | Exception]:
+        return _reranked(group, qe, nbest, phases)
+
+    return stream(records, run, window=window, group_size=window, check=check, on_error=on_error)
+
+
+def _source_of(record: Record, qe: QualityUtility) -> str:
+    """The source of a record; refused if it is missing or empty."""
+    if record.source is None or not record.source.strip():
+        found = "missing" if record.source is None else "empty"
+        raise record.error(
+            f"source: {found}; {qe.name} estimates from the source: give one, or {Parameter('on_error', 'skip')}"
+        )
+    return record.source
+
+
+def _reranked(
+    records: Sequence[Record], qe: QualityUtility, nbest: int, phases: Phases | None
+) -> list[Decoded | Exception]:
+    """The answers, by one call of `qe` for all; equal strings of a record are estimated once."""
+    firsts: list[dict[str, int]] = []  # of each record, the index of the first copy of each hypothesis
+    for record in records:
+        firsts.append({})
+        for index, text in enumerate(record.hypotheses):
+            firsts[-1].setdefault(text, index)
+    texts = [text for first in firsts for text in first]
+    sources = [_source_of(record, qe) for record, first in zip(records, firsts, strict=True) for _ in first]
+    began = time.perf_counter()
+    found = np.asarray(qe.quality(texts, sources))
+    if phases is not None:
+        phases.quality += time.perf_counter() - began
+    if found.shape != (len(texts),):
+        raise UserError(f"utility {qe.name}: returned shape {found.shape} for {len(texts)} hypotheses")
+    answers: list[Decoded | Exception] = []
+    for record, first in zip(records, firsts, strict=True):
+        own, found = found[: len(first)], found[len(first) :]
+        answers.append(_best_of(record, first, own, qe, nbest))
+    return answers
+
+
+def _best_of(
+    record: Record, first: dict[str, int], qualities: NDArray[np.floating], qe: QualityUtility, nbest: int
+) -> Decoded | Exception:
+    """The answer that lists the best of a record's distinct hypotheses; equal ones in their order."""
+    candidates = [
+        Candidate(text, index, float(quality)) for (text, index), quality in zip(first.items(), qualities, strict=True)
+    ]
+    for each, quality in zip(candidates, qualities, strict=True):
+        if not np.isfinite(quality):
+            return record.error(
+                f"utility {qe.name}: returned {quality} for hypothesis {each.text[:60]!r}; "
+                "a utility must return finite numbers"
+            )
+    ranked = [candidates[row] for row in np.argsort(-qualities, kind="stable")[:nbest].tolist()]
+    return Decoded(
+        id=record.id,
+        text=ranked[0].text,
+        index=ranked[0].index,
+        utility=ranked[0].utility,
+        utility_calls=0,
+        pairs_scored=0,
+        pseudo_references=0,
+        steps=(),
+        nbest=tuple(ranked),
+        strings=len(first),
+        quality_calls=len(first),
+    )

@@ -20,7 +20,7 @@ from mbrace.prune import PruningFunction, planner_of
 from mbrace.records import Record
 
 STARTERS = 24  # hypotheses that race from the start
-AT_ONCE = 16  # the most that are let in after a time step
+MOST_NEWCOMERS = 16  # that are let in after a time step
 MOST = 1024  # hypotheses of a record: how alike they are is a table of all pairs
 NO_PRUNING, OWN_SCHEDULE = "no pruning", "own schedule"  # what a forecast does not go with; see `clash_with`
 
@@ -56,13 +56,6 @@ class Outsiders:
         return float(np.partition(means, rank)[rank])
 
 
-class Field(NamedTuple):
-    """The hypotheses that race for one sentence, and those of them that wait outside at first."""
-
-    racing: Sequence[str]
-    outsiders: Outsiders | None = None
-
-
 class View(NamedTuple):
     """What the outsiders of a race see of it: who is alive, and their expected utilities."""
 
@@ -80,24 +73,20 @@ def look(views: Sequence[View], nbest: int, threads: int) -> None:
         [outsiders.means for outsiders in each],
         np.array(rivals),
         np.array([outsiders.least for outsiders in each]),
-        AT_ONCE,
+        MOST_NEWCOMERS,
         threads=threads,
     )
     for outsiders, indexes in zip(each, chosen, strict=True):
         outsiders.called = [outsiders.hypotheses[index] for index in indexes.tolist()]
 
 
-def fields(
-    records: Sequence[Record], racing: Sequence[Sequence[str]], least: float, nbest: int, threads: int
-) -> list[Field]:
-    """Who waits outside, of the hypotheses of each record that race; nobody with `least` 0, or where there are few."""
-    found = [Field(texts) for texts in racing]
-    if least <= 0:
-        return found
+def outsiders_of(records: Sequence[Record], least: float, nbest: int, threads: int) -> list[Outsiders | None]:
+    """Who waits outside, of the hypotheses of each record; nobody where there are few."""
+    found: list[Outsiders | None] = [None] * len(records)
     starters = max(STARTERS, nbest)  # as many as the answer has to list
     waiting: dict[int, list[str]] = {}
-    for number, (record, texts) in enumerate(zip(records, racing, strict=True)):
-        hypotheses = distinct(texts)
+    for number, record in enumerate(records):
+        hypotheses = distinct(record.hypotheses)
         if len(hypotheses) > MOST:
             raise record.error(
                 f"hypotheses: {len(hypotheses)} different ones; forecast works with up to {MOST}: "
@@ -107,7 +96,7 @@ def fields(
             waiting[number] = hypotheses
     built = build_forecasts(list(waiting.values()), starters, threads=threads)
     for (number, hypotheses), (forecast, chosen) in zip(waiting.items(), built, strict=True):
-        found[number] = Field(racing[number], Outsiders(hypotheses, least, forecast, chosen))
+        found[number] = Outsiders(hypotheses, least, forecast, chosen)
     return found
 
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from mbrace._native import Resamples, Tally, decide_window
 from mbrace.errors import LARGEST, UserError, check_number, check_whole
-from mbrace.protocols import implements
 from mbrace.randomness import key
+from mbrace.utility import implements
 
 MOST_BOOTSTRAPS = 100_000  # all are in memory at once, for every draw
 

@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mbrace._native import Resamples, Tally
 from mbrace.cores import helper_threads
-from mbrace.errors import UserError
-from mbrace.fast_paths import plan_of, racing_of
-from mbrace.forecast import Field, fields, look
-from mbrace.prune import PruningFunction, SelfScheduled, Standings, WindowStandings, planner_of, window_pruning
+from mbrace.errors import ServiceError, UserError
+from mbrace.forecast import Outsiders, look, outsiders_of
+from mbrace.prune import (
+    Confidence,
+    PruningFunction,
+    SelfScheduled,
+    Standings,
+    WindowStandings,
+    planner_of,
+    window_pruning,
+)
 from mbrace.records import Record
-from mbrace.replayable import is_function
 from mbrace.result import Decoded, Phases, Step
-from mbrace.runner import NOBODY, Entry, Runner
-from mbrace.sampler import Drawer, Draws, Listed, Sampler, Want, checked_draws
-from mbrace.schedule import Schedule, is_all, largest, steps
-from mbrace.selection import BEST, Selection, choose
-from mbrace.utility import Ask, Scorer, Utility, parallel_of
+from mbrace.sampler import Drawer, Draws, Listed, Sampler, Want, checked_draws, is_all, is_function, largest, steps
+from mbrace.sentence import NOBODY, SentenceRace
+from mbrace.settings import Race
+from mbrace.utility import Ask, Scorer, Utility, implements, parallel_of
 from mbrace.wording import counted
 
 Watch: TypeAlias = Callable[[Record, NDArray[np.int64], Standings, NDArray[np.bool_]], None]
@@ -34,98 +40,46 @@ Watch: TypeAlias = Callable[[Record, NDArray[np.int64], Standings, NDArray[np.bo
 def race(
     records: Sequence[Record],
     utility: Utility,
+    settings: Race,
     *,
-    prune: PruningFunction | None,
-    schedule: Schedule,
     sampler: Sampler,
-    seed: int,
-    nbest: int,
-    entry: Entry = Entry(),  # noqa: B008  (frozen)
+    decide: PruningFunction | None = None,
     watch: Watch | None = None,
     phases: Phases | None = None,
-    planner: SelfScheduled | None = None,
     keep_utilities: bool = False,
-    selection: Selection = BEST,
-) -> list[Decoded]:
-    """Algorithm 1 for a window of records, in lockstep through the schedule, or as `planner` says: by default the
-    pruning function, where it has a schedule of its own.
+) -> list[Decoded | Exception]:
+    """Algorithm 1 for a window of records: of each its answer, or the error that it alone is to blame for.
 
-    `selection` says which of the survivors an n-best list holds.
+    `decide` is the pruning function of the settings unless it has to be called in another way.
     """
-    phases = Phases() if phases is None else phases
-    parallel = parallel_of(utility)
+    phases, prune = Phases() if phases is None else phases, settings.pruning_function()
+    decide, planner, parallel = decide or prune, planner_of(prune), parallel_of(utility)
     # a utility that does not work on threads leaves the cores to those who choose
     threads = helper_threads() if parallel is None else parallel.workers
-    runners = [  # lines 1 to 3: H_1, and an empty R_0, of every sentence
-        Runner(
-            record,
-            field=field,
-            nbest=nbest,
-            entry=entry,
-            keep_utilities=keep_utilities,
-            selection=selection,
-        )
-        for record, field in zip(records, _fields(records, entry, nbest, threads, phases), strict=True)
+    waiting = _outsiders(records, settings, threads, phases)
+    sentences = [  # lines 1 to 3: H_1, and an empty R_0, of every sentence
+        SentenceRace(record, settings, sizes, prune=prune, outsiders=outsiders, keep_utilities=keep_utilities)
+        for record, sizes, outsiders in zip(records, _sizes(records, settings, utility, prune), waiting, strict=True)
     ]
     _check_sources(records, utility)
-    window = [runner for runner in runners if runner.is_open]
+    window = [sentence for sentence in sentences if sentence.is_open]
     if window:
         drawer, scorer = _start(window, sampler, utility, phases)
-        name = utility.name
-        only_lists = isinstance(sampler, Listed) and watch is None and planner is None
-        if not (only_lists and _race_lists(window, prune, schedule, utility, seed, drawer, scorer, phases)):
-            for wants in _time_steps(window, prune, schedule, planner or planner_of(prune), utility):  # line 4
+        # The fast path: lines 4 to 9 as a whole in native code, where a utility can. Tests hold it equal to the loop.
+        fast = racing_of(scorer) if isinstance(sampler, Listed) and watch is None and planner is None else None
+        if fast is None or not _race_lists(fast, window, prune, settings, utility, drawer, scorer, phases):
+            for wants in _time_steps(window, planner, settings, utility):  # line 4
                 turns = _draw(window, wants, drawer, phases)  # lines 5 to 8: R_t
-                _score(turns, scorer, name, phases)  # the utilities of H_t against what is new in R_t
-                _prune(turns, prune, seed, watch, threads, phases)  # line 9: H_t+1
-        if selection.rule != "best":
-            _select(window, selection, scorer, name, phases)
-    return [runner.result(utility) for runner in runners]  # line 12
-
-
-def _race_lists(
-    window: Sequence[Runner],
-    prune: PruningFunction | None,
-    schedule: Schedule,
-    utility: Utility,
-    seed: int,
-    drawer: Drawer,
-    scorer: Scorer,
-    phases: Phases,
-) -> bool:
-    """All steps in one call, where the utility can: the same loop in native code.
-
-    False, and nothing has changed, if it cannot, or if a race needs more than a list.
-    """
-    racing = racing_of(scorer)
-    if racing is None or is_all(schedule) or not all(runner.is_plain for runner in window):
-        return False
-    started, encoded = time.perf_counter(), scorer.encode_seconds
-    sizes = list(steps(schedule, utility.schedule, growing=prune is not None))
-    found = drawer.draw([Want(index, 0, sizes[-1]) for index in range(len(window))])
-    lists = [draws.texts for draws in found]
-    draws = {min(size, len(texts)) for texts in lists for size in sizes}
-    plan = plan_of(prune, sizes, draws, window[0].nbest, 1, seed)
-    if plan is None:
-        return False
-    drawn = time.perf_counter()
-    races = racing.race_lists([runner.tally for runner in window], lists, plan)
-    if races is None:
-        return False
-    for runner, means, own in zip(window, races.means, races.steps, strict=True):
-        runner.finish(means, own)
-    phases.draw += drawn - started
-    phases.encode += scorer.encode_seconds - encoded
-    phases.score += races.pair_seconds
-    phases.prune += races.decision_seconds
-    return True
+                _score(turns, scorer, utility.name, phases)  # the utilities of H_t against what is new in R_t
+                _prune(turns, decide, settings, watch, threads, phases)  # line 9: H_t+1
+    return [sentence.result(utility) for sentence in sentences]  # line 12
 
 
 class _Turn(NamedTuple):
     """One sentence in one time step: who was alive, what was drawn, and who was let in."""
 
-    runner: Runner
-    sentence: int  # index into the window
+    sentence: SentenceRace
+    place: int  # in the window
     alive: NDArray[np.int64]
     drawn: int
     new: list[str]  # draws that are new
@@ -136,38 +90,60 @@ class _Turn(NamedTuple):
         asks = []
         if self.new and len(self.alive):
             self.alive.setflags(write=False)
-            asks.append(Ask(self.sentence, self.alive, tuple(self.new)))
+            asks.append(Ask(self.place, self.alive, tuple(self.new)))
         if self.newcomers is not NOBODY and len(self.newcomers):
             self.newcomers.setflags(write=False)
-            asks.append(Ask(self.sentence, self.newcomers, tuple(self.runner.references)))
+            asks.append(Ask(self.place, self.newcomers, tuple(self.sentence.references)))
         return asks
 
     def cost(self) -> Step:
         """What the step cost, for the answer."""
-        tally, draws, alive = self.runner.tally, self.runner.tally.draws, len(self.alive)
+        tally, draws, alive = self.sentence.tally, self.sentence.tally.draws, len(self.alive)
         calls, pairs = alive * self.drawn, alive * len(self.new)
         if self.newcomers is not NOBODY:
             calls += len(self.newcomers) * draws
-            pairs += len(self.newcomers) * len(self.runner.references)
+            pairs += len(self.newcomers) * len(self.sentence.references)
         return Step(draws, len(tally), calls, pairs)
 
 
-def _fields(
-    records: Sequence[Record],
-    entry: Entry,
-    nbest: int,
-    threads: int,
-    phases: Phases,
-) -> list[Field]:
-    """Who races for each sentence, and who waits outside at first."""
-    racing = [record.hypotheses for record in records]
-    for given in racing:
-        len(given)  # hypotheses that are made when they are first looked at are made now
+class _Blame:
+    """Errors in this block are the sentence's own: it has no answer, and the others go on."""
+
+    def __init__(self, sentence: SentenceRace) -> None:
+        self._sentence = sentence
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, ServiceError):
+            return False
+        self._sentence.failure = error
+        return True
+
+
+def _outsiders(records: Sequence[Record], settings: Race, threads: int, phases: Phases) -> Sequence[Outsiders | None]:
+    """Who waits outside at first, for each sentence."""
+    if not settings.forecast:
+        return [None] * len(records)
     began = time.perf_counter()
-    found = fields(records, racing, entry.forecast, nbest, threads)
-    if entry.forecast:
-        phases.forecast += time.perf_counter() - began
+    found = outsiders_of(records, settings.forecast, settings.nbest, threads)
+    phases.forecast += time.perf_counter() - began
     return found
+
+
+def _sizes(
+    records: Sequence[Record], settings: Race, utility: Utility, prune: PruningFunction | None
+) -> list[Iterator[int]]:
+    """The sample sizes of each sentence's time steps, whatever other sentences are in the window. A function cannot be
+    asked for "all" at once."""
+    grows = [
+        prune is not None or (is_all(settings.schedule) and is_function(each.pseudo_references)) for each in records
+    ]
+    if is_all(settings.schedule):
+        return [steps(settings.schedule, utility.schedule, growing=growing) for growing in grows]
+    sizes = tuple(steps(settings.schedule, utility.schedule, growing=prune is not None))
+    return [iter(sizes) for _ in records]
 
 
 def _check_sources(records: Sequence[Record], utility: Utility) -> None:
@@ -177,65 +153,55 @@ def _check_sources(records: Sequence[Record], utility: Utility) -> None:
                 raise record.error(f"source: missing; utility {utility.name} scores with the source")
 
 
-def _start(window: Sequence[Runner], sampler: Sampler, utility: Utility, phases: Phases) -> tuple[Drawer, Scorer]:
+def _start(window: Sequence[SentenceRace], sampler: Sampler, utility: Utility, phases: Phases) -> tuple[Drawer, Scorer]:
     started = time.perf_counter()
-    drawer = sampler.start([runner.record for runner in window])
+    drawer = sampler.start([sentence.record for sentence in window])
     ready = time.perf_counter()
-    scorer = utility.start([runner.sentence() for runner in window])
+    scorer = utility.start([sentence.sentence() for sentence in window])
     phases.draw += ready - started
     phases.encode += time.perf_counter() - ready
     return drawer, scorer
 
 
 def _time_steps(
-    window: Sequence[Runner],
-    prune: PruningFunction | None,
-    schedule: Schedule,
-    planner: SelfScheduled | None,
-    utility: Utility,
+    window: Sequence[SentenceRace], planner: SelfScheduled | None, settings: Race, utility: Utility
 ) -> Iterator[list[Want]]:
-    """What the races still open draw in each time step: up to the next size of the schedule, or as many as the planner
-    says, up to the schedule's last size in all."""
-    if planner is not None:
-        most = largest(schedule, utility.schedule)
-        while wants := [
-            Want(index, runner.used, count)
-            for index, runner in enumerate(window)
-            if runner.is_open and (count := runner.planned(planner, most)) > 0
-        ]:
-            yield wants
-        return
-    # A function cannot be asked for "all" at once.
-    asked = schedule == "all" and any(is_function(runner.record.pseudo_references) for runner in window)
-    for size in steps(schedule, utility.schedule, growing=prune is not None or asked):
+    """What the races still open draw in each time step: up to the next size of the schedule, or as many as the pruning
+    function plans, up to the schedule's last size in all."""
+    most = None if planner is None else largest(settings.schedule, utility.schedule)
+    while True:
         wants = []
-        for index, runner in enumerate(window):
-            draws = runner.used
-            if runner.needs_draws:
-                wants.append(Want(index, draws, size - draws))
-            elif runner.is_called:
-                wants.append(Want(index, draws, 0))
+        for index, sentence in enumerate(window):
+            if not sentence.is_open:
+                continue
+            draws = sentence.used
+            size = next(sentence.sizes, draws)
+            if planner is not None:
+                with _Blame(sentence):
+                    size = draws + sentence.planned(planner, most)
+            count = size - draws if sentence.needs_draws else 0
+            if count > 0 or sentence.is_called:
+                wants.append(Want(index, draws, count))
         if not wants:
             return
         yield wants
-    while wants := [Want(index, runner.used, 0) for index, runner in enumerate(window) if runner.is_called]:
-        yield wants  # the draws are over, and hypotheses are still to be let in
 
 
-def _draw(window: Sequence[Runner], wants: Sequence[Want], drawer: Drawer, phases: Phases) -> list[_Turn]:
+def _draw(window: Sequence[SentenceRace], wants: Sequence[Want], drawer: Drawer, phases: Phases) -> list[_Turn]:
     """Lines 5 to 8: draw for all open races in one call, and add to R_t. A race that got nothing has no turn."""
     started = time.perf_counter()
     turns = []
     asked = [want for want in wants if want.count]
-    found = iter(checked_draws(drawer.draw(asked), asked, [runner.record for runner in window]) if asked else ())
+    found = iter(checked_draws(drawer.draw(asked), asked, [each.record for each in window]) if asked else ())
     for want in wants:
-        runner = window[want.sentence]
-        alive = runner.tally.alive
+        sentence = window[want.sentence]
+        alive = sentence.tally.alive
         draws = next(found) if want.count else Draws([])
-        drawn, new = len(draws.texts), runner.add(draws, want.count)
-        newcomers = runner.let_in(new) if runner.grows and (drawn or not want.count) else NOBODY
-        if drawn or len(newcomers):
-            turns.append(_Turn(runner, want.sentence, alive, drawn, new, newcomers))
+        with _Blame(sentence):
+            drawn, new = len(draws.texts), sentence.add(draws, want.count)
+            newcomers = sentence.let_in(new) if sentence.grows and (drawn or not want.count) else NOBODY
+            if drawn or len(newcomers):
+                turns.append(_Turn(sentence, want.sentence, alive, drawn, new, newcomers))
     phases.draw += time.perf_counter() - started
     return turns
 
@@ -251,12 +217,14 @@ def _score(turns: Sequence[_Turn], scorer: Scorer, name: str, phases: Phases) ->
         raise UserError(f"utility {name}: returned {counted(len(tables), 'table')} for {counted(len(asks), 'ask')}")
     for turn in turns:
         if not len(turn.alive):  # all are newcomers: their tables have the columns
-            turn.runner.tally.add(np.empty((0, len(turn.new)), dtype=np.float32))
+            turn.sentence.tally.add(np.empty((0, len(turn.new)), dtype=np.float32))
     for (turn, ask), table in zip(asks, tables, strict=True):
-        turn.runner.score(ask, table, name, entering=ask.hypotheses is turn.newcomers)
+        if turn.sentence.failure is None:
+            with _Blame(turn.sentence):
+                turn.sentence.score(ask, table, name, entering=ask.hypotheses is turn.newcomers)
     for turn in turns:
-        if turn.runner.entry.exclude_self and turn.new:
-            turn.runner.leave_out(turn.new)
+        if turn.new and turn.sentence.failure is None:
+            turn.sentence.leave_out(turn.new)
     encoding = scorer.encode_seconds - encoded
     phases.encode += encoding
     phases.score += time.perf_counter() - started - encoding
@@ -264,8 +232,8 @@ def _score(turns: Sequence[_Turn], scorer: Scorer, name: str, phases: Phases) ->
 
 def _prune(
     turns: Sequence[_Turn],
-    prune: PruningFunction | None,
-    seed: int,
+    decide: PruningFunction | None,
+    settings: Race,
     watch: Watch | None,
     threads: int,
     phases: Phases,
@@ -273,52 +241,120 @@ def _prune(
     """Line 9, who stays, and the expected utilities: of all sentences in one call where the pruning function can, else
     of one after another."""
     started = time.perf_counter()
-    runners = [turn.runner for turn in turns]
-    views = [runner.seen_from_outside(runner.outsiders) for runner in runners if runner.outsiders is not None]
+    turns = [turn for turn in turns if turn.sentence.failure is None]
+    sentences = [turn.sentence for turn in turns]
+    views = [each.seen_from_outside(each.outsiders) for each in sentences if each.outsiders is not None]
     if views:
-        look(views, runners[0].nbest, threads)
+        look(views, settings.nbest, threads)
         looked = time.perf_counter()
         phases.forecast += looked - started
         started = looked
-    whole = window_pruning(prune) if watch is None else None
+    whole = window_pruning(decide) if watch is None else None
     if whole is None:
-        for runner in runners:
-            _prune_one(runner, prune, seed, watch)
-    elif runners:
-        tallies, weights = [runner.tally for runner in runners], [runner.weights() for runner in runners]
-        standings = WindowStandings(tallies, weights, runners[0].nbest, run_seed=seed, threads=threads)
-        for runner, means in zip(runners, whole.decide_window(standings), strict=True):
-            runner.means = means
+        for sentence in sentences:
+            with _Blame(sentence):
+                _prune_one(sentence, decide, settings.seed, watch)
+    elif sentences:
+        tallies, weights = [each.tally for each in sentences], [each.weights() for each in sentences]
+        standings = WindowStandings(tallies, weights, settings.nbest, run_seed=settings.seed, threads=threads)
+        for sentence, means in zip(sentences, whole.decide_window(standings), strict=True):
+            sentence.means = means
     for turn in turns:
-        turn.runner.steps.append(turn.cost())
+        turn.sentence.steps.append(turn.cost())
     phases.prune += time.perf_counter() - started
 
 
-def _prune_one(runner: Runner, prune: PruningFunction | None, seed: int, watch: Watch | None) -> None:
+def _prune_one(sentence: SentenceRace, decide: PruningFunction | None, seed: int, watch: Watch | None) -> None:
     """One sentence. The n best by expected utility stay whatever a pruning function says: an answer is never lost."""
-    standings = runner.standings(seed)
+    standings = sentence.standings(seed)
     alive = len(standings.means)
     keep = np.ones(alive, dtype=np.bool_)
-    if prune is not None and alive > standings.nbest:
-        keep = np.array(prune(standings))
+    if decide is not None and alive > standings.nbest:
+        keep = np.array(decide(standings))
         if keep.shape != (alive,) or keep.dtype != np.bool_:
-            raise runner.record.error(
+            raise sentence.record.error(
                 f"the pruning function returned {keep.dtype} of shape {keep.shape}, "
                 f"expected True or False for each of {alive} hypotheses"
             )
         keep[standings.leaders()] = True
     keep.setflags(write=False)  # a watcher only looks
     if watch is not None:
-        watch(runner.record, runner.tally.alive, standings, keep)
-    runner.keep(standings, keep)
+        watch(sentence.record, sentence.tally.alive, standings, keep)
+    sentence.keep(standings.means, keep)
 
 
-def _select(window: Sequence[Runner], selection: Selection, scorer: Scorer, name: str, phases: Phases) -> None:
-    """Choose the n-best lists from what is left at the end of each race."""
+# The fast path
+
+
+class RacePlan(NamedTuple):
+    """How races over lists of pseudo-references go: `sizes` of the list step by step, and who is dropped at each."""
+
+    sizes: Sequence[int]
+    resamples: dict[int, Resamples]  # by the number of draws; none: nobody is dropped
+    nbest: int
+    enough: int  # a race is over when this few are left after a step
+    max_losing_wins: int
+    max_regret: float
+
+
+class FinishedRaces(NamedTuple):
+    """What races came to."""
+
+    means: list[NDArray[np.float64]]  # of each race, expected utilities of those left
+    steps: list[list[tuple[int, int, int, int]]]  # of each race: draws, survivors, calls, pairs
+    pair_seconds: float
+    decision_seconds: float
+
+
+@runtime_checkable
+class RacingScorer(Protocol):
+    """A scorer that can run whole races over lists, without going back to the race after every step."""
+
+    def race_lists(
+        self, tallies: Sequence[Tally], drawn: Sequence[Sequence[str]], plan: RacePlan
+    ) -> FinishedRaces | None:
+        """The races of all sentences of the window; None, and nothing has changed, if it cannot run these."""
+        ...
+
+
+def racing_of(scorer: Scorer) -> RacingScorer | None:
+    """The scorer, if it can run whole races."""
+    return cast(RacingScorer, scorer) if implements(scorer, RacingScorer) else None
+
+
+def _race_lists(
+    racing: RacingScorer,
+    window: Sequence[SentenceRace],
+    prune: PruningFunction | None,
+    settings: Race,
+    utility: Utility,
+    drawer: Drawer,
+    scorer: Scorer,
+    phases: Phases,
+) -> bool:
+    """All steps in one call. False, and nothing has changed, if a race needs more than a list, or other decisions than
+    native ones."""
+    if type(prune) not in (Confidence, type(None)) or is_all(settings.schedule):
+        return False
+    if not all(sentence.is_plain for sentence in window):
+        return False
     started, encoded = time.perf_counter(), scorer.encode_seconds
-    finalists = [runner.end(sentence) for sentence, runner in enumerate(window)]
-    scoring = choose(finalists, selection, window[0].nbest, scorer, name)
-    encoding = scorer.encode_seconds - encoded
-    phases.encode += encoding
-    phases.score += scoring - encoding
-    phases.prune += time.perf_counter() - started - scoring
+    sizes = list(steps(settings.schedule, utility.schedule, growing=prune is not None))
+    found = drawer.draw([Want(index, 0, sizes[-1]) for index in range(len(window))])
+    lists = [draws.texts for draws in found]
+    plan = RacePlan(sizes, {}, settings.nbest, window[0].enough, 0, 0.0)
+    if isinstance(prune, Confidence):
+        draws = {min(size, len(texts)) for texts in lists for size in sizes}
+        resamples = {size: prune.resamples_of(size, settings.seed) for size in draws}
+        plan = plan._replace(resamples=resamples, max_losing_wins=prune.max_losing_wins, max_regret=prune.regret)
+    drawn = time.perf_counter()
+    races = racing.race_lists([sentence.tally for sentence in window], lists, plan)
+    if races is None:
+        return False
+    for sentence, means, own in zip(window, races.means, races.steps, strict=True):
+        sentence.finish(means, own)
+    phases.draw += drawn - started
+    phases.encode += scorer.encode_seconds - encoded
+    phases.score += races.pair_seconds
+    phases.prune += races.decision_seconds
+    return True

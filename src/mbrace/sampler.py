@@ -1,23 +1,78 @@
-"""Where pseudo-references come from: lists, iterators, functions, or a live model that serves the whole window.
+"""Where pseudo-references come from, and how many: lists, iterators, functions, or a live model; and the schedule.
 
 The race asks for "n more" only for sentences that are still open, so a source never works for a race that is over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Sized
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import astuple, dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from mbrace._native import covering_order
-from mbrace.errors import UserError
+from mbrace.errors import ServiceError, SettingError, UserError
 from mbrace.randomness import generator
 from mbrace.records import Record
-from mbrace.replayable import RememberedSource, function_of
 from mbrace.wording import counted
 
 MOST_COVERED = 1024  # pseudo-references to put in order: their similarities are a table of all pairs
+
+# Schedules: sample sizes r_1 < r_2 < ... < r_T (section 4 of the paper)
+
+Schedule: TypeAlias = "Iterable[int] | Literal['all'] | None"
+
+
+def doubling(first: int, last: int) -> tuple[int, ...]:
+    """Sizes that double from `first` and end with `last`: doubling(8, 256) = (8, 16, 32, 64, 128, 256)."""
+    if not 1 <= first <= last:
+        raise UserError(f"schedule doubling({first}, {last}): needs 1 <= first <= last")
+    sizes = list(itertools.takewhile(lambda size: size < last, (first << step for step in itertools.count())))
+    return (*sizes, last)
+
+
+def is_all(schedule: Schedule) -> bool:
+    """Whether a schedule uses all pseudo-references."""
+    return isinstance(schedule, str) and schedule == "all"  # comparing an array gives an array
+
+
+def check_schedule(sizes: Iterable[int] | str) -> tuple[int, ...]:
+    """`sizes` as a tuple, refused unless they are whole numbers that increase from at least 1."""
+    if isinstance(sizes, str) or not isinstance(sizes, Iterable):
+        raise SettingError("schedule", sizes, 'give growing whole numbers, or "all"')
+    sizes = tuple(sizes)
+    if set(map(type, sizes)) != {int} and not (sizes and all(map(_is_whole, sizes))):
+        raise SettingError("schedule", list(sizes), "give whole numbers, such as 16,32,64,128,256")
+    if sizes[0] < 1 or sorted(set(sizes)) != list(sizes):
+        raise SettingError("schedule", list(sizes), "sizes must increase and start at 1 or more")
+    return tuple(map(int, sizes))
+
+
+def _is_whole(size: object) -> bool:
+    try:
+        return not isinstance(size, (bool, str)) and int(size) == size  # type: ignore[call-overload]
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def steps(schedule: Schedule, default: tuple[int, ...], *, growing: bool) -> Iterator[int]:
+    """The sample sizes of a race's time steps. "all" doubles without end: a race stops when its references run out.
+
+    Without pruning the steps in between do not change the answer, so unless `growing` there is only the last one.
+    """
+    if schedule == "all":
+        return (default[0] << step for step in itertools.count()) if growing else iter([1 << 62])
+    sizes = check_schedule(default if schedule is None else schedule)
+    return iter(sizes if growing else sizes[-1:])
+
+
+def largest(schedule: Schedule, default: tuple[int, ...]) -> int | None:
+    """The largest number of pseudo-references that a schedule draws; None if there is no limit."""
+    return None if schedule == "all" else check_schedule(default if schedule is None else schedule)[-1]
+
+
+# Draws
 
 
 class Draws(NamedTuple):
@@ -29,6 +84,7 @@ class Draws(NamedTuple):
     texts: Sequence[str]
     logprobs: Sequence[float] | None = None
     unusable: int = 0
+    failure: Exception | None = None  # the source failed: its sentence has no answer, the others go on
 
 
 @dataclass(frozen=True)
@@ -112,8 +168,8 @@ def checked_draws(drawn: Any, wants: Sequence[Want], records: Sequence[Record]) 
     for want, draws in zip(wants, drawn, strict=True):
         if not isinstance(draws, Draws):
             raise records[want.sentence].error(f"sampler: expected Draws, got {type(draws).__name__}")
-        texts, logprobs, unusable = draws
-        if len(texts) + unusable > want.count:
+        texts, logprobs = draws.texts, draws.logprobs
+        if len(texts) + draws.unusable > want.count:
             raise records[want.sentence].error(f"sampler: asked for {want.count} draws, got {len(texts)}")
         if logprobs is not None and len(logprobs) != len(texts):
             raise records[want.sentence].error(
@@ -122,51 +178,7 @@ def checked_draws(drawn: Any, wants: Sequence[Want], records: Sequence[Record]) 
     return drawn
 
 
-class SharedDraws:
-    """A sampler that several races over the same records use one after another: each draw is made only once.
-
-    A race may leave records out, but must take the others unchanged and in their order.
-    """
-
-    def __init__(self, sampler: Sampler, records: Sequence[Record]) -> None:
-        self._sampler = sampler
-        self._records = [record for record in records if len(set(record.hypotheses)) > 1]  # the others need no race
-        self._drawer: Drawer | None = None
-        self._drawn = [Draws([]) for _ in self._records]
-        self._ended = [False for _ in self._records]
-
-    def start(self, records: Sequence[Record]) -> FunctionDrawer:
-        """Begin a race."""
-        if self._drawer is None:
-            self._drawer = self._sampler.start(self._records)
-        positions = self._positions(records)
-        return FunctionDrawer(
-            lambda wants: self.draw([replace(want, sentence=positions[want.sentence]) for want in wants])
-        )
-
-    def drawn(self, record: Record) -> Sequence[str]:
-        """The texts drawn for a record by all races so far."""
-        return self._drawn[self._positions([record])[0]].texts
-
-    def draw(self, wants: Sequence[Want]) -> list[Draws]:
-        """The draws for each request, whose `sentence` is an index into the records that race."""
-        assert self._drawer is not None
-        missing = []
-        for want in wants:
-            have = len(self._drawn[want.sentence].texts)
-            if want.first + want.count > have and not self._ended[want.sentence]:
-                missing.append(Want(want.sentence, have, want.first + want.count - have))
-        if missing:
-            found = checked_draws(self._drawer.draw(missing), missing, self._records)
-            for want, draws in zip(missing, found, strict=True):
-                self._ended[want.sentence] = len(draws.texts) < want.count
-                self._drawn[want.sentence] = _joined(self._drawn[want.sentence], draws) if want.first else draws
-        return [_part(self._drawn[want.sentence], want) for want in wants]
-
-    def _positions(self, records: Sequence[Record]) -> list[int]:
-        """The indices of these records, which are in the same order here; there may be several equal records."""
-        mine = enumerate(self._records)
-        return [next(position for position, own in mine if own is record) for record in records]
+# A record's own pseudo-references
 
 
 class Listed:
@@ -186,17 +198,18 @@ class Listed:
 
     def start(self, records: Sequence[Record]) -> FunctionDrawer:
         sources = [self._source(record) for record in records]
-        return FunctionDrawer(lambda wants: [sources[want.sentence](want) for want in wants])
+        return FunctionDrawer(lambda wants: [_attempt(sources[want.sentence], want) for want in wants])
 
     def _source(self, record: Record) -> Callable[[Want], Draws]:
         """A function that answers what is wanted for one record."""
         given = record.listed()
         assert given is not None  # only a live source has none
-        if isinstance(given, RememberedSource):
+        if isinstance(given, ReplayableSource):
             return partial(_ask, record, given.reader())
         if not isinstance(given, Sequence):
             return partial(_ask, record, function_of(given))
-        draws = Draws(given, record.logprobs)
+        # by position, whatever the labels of a pandas Series are
+        draws = Draws(given, None if record.logprobs is None else list(record.logprobs))
         if self._shuffle and len(given) > 1:
             draws = _in_order(draws, generator(self._seed, record.id, "shuffle").permutation(len(given)).tolist())
         if self._cover:
@@ -223,8 +236,18 @@ def _ask(record: Record, ask: Callable[[int], Sequence[str]], want: Want) -> Dra
     return Draws(texts)
 
 
+def _attempt(source: Callable[[Want], Draws], want: Want) -> Draws:
+    """What is wanted of a record's own source; if it fails, that is the record's fault."""
+    try:
+        return source(want)
+    except ServiceError:
+        raise
+    except Exception as error:
+        return Draws([], failure=error)
+
+
 def _in_order(draws: Draws, order: Sequence[int]) -> Draws:
-    texts, logprobs, _ = draws
+    texts, logprobs = draws.texts, draws.logprobs
     return Draws(
         list(map(texts.__getitem__, order)), None if logprobs is None else list(map(logprobs.__getitem__, order))
     )
@@ -235,7 +258,70 @@ def _part(draws: Draws, want: Want) -> Draws:
     return Draws(draws.texts[part], None if draws.logprobs is None else draws.logprobs[part])
 
 
-def _joined(first: Draws, second: Draws) -> Draws:
-    """Draws one after the other, with log-probabilities where both have them."""
-    both = first.logprobs is not None and second.logprobs is not None
-    return Draws([*first.texts, *second.texts], [*(first.logprobs or ()), *(second.logprobs or ())] if both else None)
+def function_of(source: Iterator[str] | Callable[[int], Sequence[str]]) -> Callable[[int], Sequence[str]]:
+    """A function that returns n more: the source itself, or one that takes the next n of an iterator."""
+    return source if callable(source) else lambda count: list(itertools.islice(source, count))
+
+
+class ReplayableSource(Iterator[str]):
+    """A source that remembers what it gave and what it raised, so that a race can rerun over the same draws. It is
+    asked only for draws that no earlier race has seen."""
+
+    def __init__(self, source: Iterator[str] | Callable[[int], Sequence[str]]) -> None:
+        self.is_function = callable(source)
+        self._ask = function_of(source)
+        self._texts: list[str] = []
+        self._ended = False
+        self._failure: Exception | None = None
+        self._refused: list[Any] = []  # the one thing it gave that no race can use
+
+    def __next__(self) -> str:
+        """One more draw, which is not remembered, so no race will see it."""
+        for text in self._ask(1):
+            return text
+        raise StopIteration
+
+    def reader(self) -> Callable[[int], Sequence[str]]:
+        """A new function that returns n more, beginning with the first draw."""
+        position = 0
+
+        def more(count: int) -> Sequence[str]:
+            nonlocal position
+            if not self._ended and (missing := position + count - len(self._texts)) > 0:
+                self._draw(missing)
+            found = self._texts[position : position + count]
+            if len(found) < count and self._failure is not None:
+                raise self._failure
+            if len(found) < count and self._refused:
+                return self._refused[0]  # type: ignore[no-any-return]
+            position += len(found)
+            return found
+
+        return more
+
+    def _draw(self, count: int) -> None:
+        try:
+            texts = self._ask(count)
+            if isinstance(texts, Iterable) and not isinstance(texts, str):
+                texts = list(texts)
+        except Exception as error:
+            self._failure, self._ended = error, True
+            return
+        if not isinstance(texts, list) or len(texts) > count:
+            self._refused, self._ended = [texts], True
+            return
+        self._texts += texts
+        self._ended = len(texts) < count
+
+
+def replayable(record: Record) -> Record:
+    """The record, so that it can be raced several times even if its pseudo-references are an iterator or a function."""
+    given = record.pseudo_references
+    if given is None or isinstance(given, Sequence):
+        return record
+    return replace(record, pseudo_references=ReplayableSource(given))
+
+
+def is_function(source: object) -> bool:
+    """Whether a source of pseudo-references is a function that is asked for n more."""
+    return source.is_function if isinstance(source, ReplayableSource) else callable(source)

@@ -12,11 +12,10 @@ from typing import Any, TypedDict, cast
 
 from mbrace.errors import LARGEST, Parameter, SettingError
 from mbrace.forecast import STARTERS
-from mbrace.method_names import METHODS, RACE, Method, method_class, method_of
-from mbrace.method_names import describe as describe_method
+from mbrace.methods import METHODS, RACE, Method, method_class, method_of, name_of
+from mbrace.methods import describe as describe_method
 from mbrace.prune import MOST_BOOTSTRAPS, Bottom, Confidence, Halving, PruningFunction, planner_of
-from mbrace.schedule import Schedule, check, is_all
-from mbrace.selection import BEST, DIVERSITY, Selection
+from mbrace.sampler import Schedule, check_schedule, is_all
 from mbrace.setting_fields import VERSION, Settings, nearest, setting, stable_name, table_of, typed_options
 
 EPSILON = 0.02  # of epsilon sampling, unless top-k, top-p or min-p sampling is chosen
@@ -106,7 +105,7 @@ class Race(Settings):
         "another published way to score fewer pairs, or a diverse n-best list (docs/methods.md)",
         str,
         default=RACE,
-        choices=(RACE, *METHODS, DIVERSE),
+        choices=(RACE, *METHODS),
         excludes=(("pool", ..., "for which all hypotheses are there from the start"),),
     )
     method_options: Mapping[str, Any] | None = setting(
@@ -129,16 +128,24 @@ class Race(Settings):
         "do not compare a string with itself where it is also a pseudo-reference",
         bool,
         flag=None,
-        excludes=tuple(("method", name, "which scores no single pseudo-references") for name in METHODS),
+        excludes=tuple(
+            ("method", name, "which scores no single pseudo-references") for name in METHODS if name != DIVERSE
+        ),
     )
     window: int = setting(64, "sentences processed at once", int, least=1, most=LARGEST, metavar="N", described=False)
-    pool: bool = setting(False, "each draw of one live list is hypothesis and pseudo-reference", bool, flag=None)
+    pool: bool = setting(
+        False,
+        "each draw of one live list is hypothesis and pseudo-reference",
+        bool,
+        flag=None,
+        excludes=(("prune", "halving", "whose schedule omits hypotheses that enter"),),
+    )
 
     def __post_init__(self) -> None:
         """Refuse settings that make no sense, before anything is loaded."""
         changed: dict[str, Any] = {}
         if self.schedule is not None and not is_all(self.schedule):  # it may be an iterator
-            changed["schedule"] = check(self.schedule)
+            changed["schedule"] = check_schedule(self.schedule)
         if self.prune is None:
             changed["prune"] = "none"
         if self.method == RACE:
@@ -178,9 +185,9 @@ class Race(Settings):
             if self.method_options is not None:
                 raise SettingError("method_options", self.method_options, f"only valid with {Parameter('method')}")
             return
-        if self.method == DIVERSE and self.nbest < 2:
+        if self.seen("method") == DIVERSE and self.nbest < 2:
             raise SettingError("method", DIVERSE, f"chooses several; give {Parameter('nbest', 2)} or more")
-        self.selection(), self.made_method()  # refuse their options
+        self.made_method()  # refuses its options
 
     @property
     def rule(self) -> str:
@@ -193,7 +200,9 @@ class Race(Settings):
         return named.get(type(self.prune), "halving" if planner_of(self.prune) is not None else "")
 
     def seen(self, name: str) -> object:
-        """The pruning function by its name, and a method that prunes nothing as no pruning."""
+        """The pruning function and the method by their names, and a method that prunes nothing as no pruning."""
+        if name == "method" and self.method is not None:
+            return name_of(self.made_method())
         return self.rule if name == "prune" else getattr(self, name)
 
     def pruning_function(self) -> PruningFunction | None:
@@ -212,7 +221,7 @@ class Race(Settings):
 
     def made_method(self) -> Method | None:
         """The method, made with its options; None is the race itself."""
-        if self.method is None or self.method == DIVERSE:
+        if self.method is None:
             return None
         if isinstance(self.method, str):
             made = method_class(self.method)
@@ -225,16 +234,6 @@ class Race(Settings):
             raise SettingError("method_options", self.method_options, "only valid with the name of a method")
         return method_of(self.method)
 
-    def selection(self) -> Selection:
-        """How the n-best list is chosen."""
-        if self.method != DIVERSE:
-            return BEST
-        options = typed_options("method", DIVERSE, Selection, self.method_options or {}, hidden=("rule",))
-        try:
-            return Selection(DIVERSE, options.get("diversity", DIVERSITY))
-        except SettingError as error:
-            raise SettingError(error.parameter, error.value, error.reason, group="method") from None
-
     def describe(self) -> dict[str, Any]:
         """What answers depend on, as JSON values; what older versions did not have is left out where it is default."""
         found = {"prune": self.rule or stable_name(self.prune), **dict.fromkeys(_OF_PRUNE)}
@@ -242,9 +241,7 @@ class Race(Settings):
         sizes = self.schedule if self.schedule in (None, "all") else ",".join(map(str, self.schedule or ()))
         found |= {"schedule": sizes, "seed": self.seed, "nbest": self.nbest, "no_shuffle": not self.shuffle}
         later = {
-            "method": f"{DIVERSE} diversity={self.selection().diversity}"
-            if self.method == DIVERSE
-            else describe_method(self.made_method()),
+            "method": describe_method(self.made_method()),
             "forecast": float(self.forecast) or None,
             "cover": self.cover or None,
             "exclude_self": self.exclude_self or None,

@@ -1,4 +1,4 @@
-"""What a race, a job and the other commands ask of a utility, in protocols.
+"""What a race, a job and the other commands ask of a utility, in protocols; and a Python function as a utility.
 
 A utility sees a whole window of sentences at once: `start` begins their races, then `score` is called once per time
 step with what every sentence still open asks for. So a neural utility gets one large batch, and a native one has work
@@ -7,15 +7,20 @@ for every core.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
-from typing import NamedTuple, Protocol, cast, runtime_checkable
+from functools import lru_cache
+from types import FunctionType
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError
-from mbrace.protocols import implements
+from mbrace.sampler import doubling
+
+Number = TypeVar("Number", bound=np.floating)
 
 
 class Sentence(NamedTuple):
@@ -126,6 +131,24 @@ class ParallelUtility(Protocol):
         ...
 
 
+def implements(thing: object, protocol: Any) -> bool:
+    """`isinstance(thing, protocol)`, for a protocol without base protocols.
+
+    Up to Python 3.11 every `isinstance` collects the members of the protocol again, which takes longer than a small
+    race. Here each class is checked only once, and an object only for members that its class lacks.
+    """
+    kind: Any = type(thing)
+    lacks = _lacks(kind, protocol)
+    return not lacks or all(getattr(thing, name, None) is not None for name in lacks)
+
+
+@lru_cache(maxsize=1024)
+def _lacks(kind: type, protocol: Any) -> tuple[str, ...]:
+    """The members of a protocol that a class does not have."""
+    members = (name for name in vars(protocol) if not name.startswith("_"))
+    return tuple(name for name in members if getattr(kind, name, None) is None)
+
+
 # Each of these returns the object with the type of a protocol that it implements, or None. They are called in every
 # `decode`, so they use `implements`, which is faster than `isinstance`.
 
@@ -159,25 +182,6 @@ class CorpusUtility(Protocol):
 
     def from_statistics(self, totals: NDArray[np.int64]) -> float:
         """The corpus score of `statistics` summed over pairs."""
-        ...
-
-
-@runtime_checkable
-class AggregatingUtility(Protocol):
-    """A utility that can score against the average of several references."""
-
-    def start_aggregates(self, sentences: Sequence[Sentence]) -> Scorer:
-        """Begin the races of a window whose pseudo-references are `mbrace.aggregates.Aggregate`."""
-        ...
-
-
-@runtime_checkable
-class CentroidUtility(Protocol):
-    """A utility that can cluster references and score against the centres of clusters."""
-
-    def start_centroids(self, sentences: Sequence[Sentence]) -> Scorer:
-        """Begin the races of a window whose pseudo-references are `mbrace.aggregates.Centroid` (each ask has all
-        centroids of one clustering) or `mbrace.aggregates.Aggregate`."""
         ...
 
 
@@ -230,3 +234,155 @@ class MeteredUtility(Protocol):
 def utility_cost(utility: Utility) -> Cost:
     """What the utility has asked of a server so far; zero if it uses none."""
     return utility.cost if isinstance(utility, MeteredUtility) else Cost()
+
+
+# A Python function as a utility
+
+PairFunction: TypeAlias = Callable[[str, str], float] | Callable[[str, str, str], float]
+BatchFunction: TypeAlias = (
+    Callable[[Sequence[str], Sequence[str]], Sequence[float]]
+    | Callable[[Sequence[str], Sequence[str], Sequence[str]], Sequence[float]]
+)
+
+
+class Pairwise:
+    """A Python function as a utility.
+
+    The function is `function(hypothesis, reference) -> float`, or with `batch=True` `function(hypotheses, references)
+    -> floats` over aligned lists of pairs from all open sentences. A function with a third parameter,
+    `function(hypothesis, reference, source)`, also gets the source (or sources); `source` says so where its signature
+    does not. Its numbers are kept in 64 bits.
+    """
+
+    def __init__(
+        self,
+        function: PairFunction | BatchFunction,
+        *,
+        batch: bool = False,
+        source: bool | None = None,
+        name: str | None = None,
+        schedule: tuple[int, ...] | None = None,
+    ) -> None:
+        self.function: Callable[..., Any] = function
+        self.batch = batch
+        self.needs_source = _takes_source(function) if source is None else source
+        self.name = name or str(getattr(function, "__name__", type(function).__name__))
+        self.schedule = schedule or doubling(16, 256)
+
+    def pairs(
+        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+    ) -> NDArray[np.float64]:
+        """Scores of aligned pairs, (pairs,)."""
+        columns = [list(column) for column in pair_columns(self, hypotheses, references, sources)]
+        if self.batch:
+            values = np.asarray(self.function(*columns), dtype=np.float64)
+            if values.shape != (len(hypotheses),):
+                raise UserError(
+                    f"utility {self.name}: returned shape {values.shape} for a batch of {len(hypotheses)} pairs; "
+                    "return one number per pair"
+                )
+            return values
+        found = list(map(self.function, *columns))
+        if set(map(type, found)) != {float}:
+            found = [self._number(value) for value in found]
+        return np.array(found, dtype=np.float64)
+
+    def _number(self, value: Any) -> float:
+        try:
+            return float(value)
+        except OverflowError:
+            raise UserError(f"utility {self.name}: returned a number too large for 64 bits for a pair") from None
+        except (TypeError, ValueError):
+            raise UserError(f"utility {self.name}: returned {value!r} for a pair; return one number") from None
+
+    def start(self, sentences: Sequence[Sentence]) -> _PairwiseScorer:
+        """Begin the races of a window."""
+        return _PairwiseScorer(self, sentences)
+
+
+class _PairwiseScorer:
+    encode_seconds = 0.0
+
+    def __init__(self, utility: Pairwise, sentences: Sequence[Sentence]) -> None:
+        self._utility = utility
+        self._sentences = sentences
+
+    def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float64]]:
+        hypotheses: list[str] = []
+        references: list[str] = []
+        sources: list[str] | None = [] if self._utility.needs_source else None
+        for ask in asks:
+            sentence = self._sentences[ask.sentence]
+            for index in ask.hypotheses:
+                hypotheses.extend([sentence.hypotheses[index]] * len(ask.references))
+                references.extend(ask.references)
+            if sources is not None:
+                sources.extend([sentence.source or ""] * (len(ask.hypotheses) * len(ask.references)))
+        return split_tables(self._utility.pairs(hypotheses, references, sources), asks)
+
+
+def _takes_source(function: Callable[..., Any]) -> bool:
+    """Whether a function has a third parameter that is required, or that is named source or sources."""
+    if isinstance(function, FunctionType) and not vars(function) and function.__code__.co_argcount < 3:
+        return False  # a shortcut, as `signature` is slow; a function that wraps another has attributes
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # raised for some functions written in C
+        return False
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    third = positional[2:3]
+    return any(p.default is p.empty or p.name in ("source", "sources") for p in third)
+
+
+def as_utility(utility: Utility | PairFunction) -> Utility:
+    """A utility as it is, or a plain function of hypothesis, reference and perhaps source wrapped as one."""
+    if isinstance(utility, type) and isinstance(utility, Utility):
+        name = utility.__name__
+        raise UserError(f"utility {name}: is a class; give an object of it, such as mbrace.{name}()")
+    refuse_quality_only(utility)
+    if (ready := utility_of(utility)) is not None:
+        return ready
+    if callable(utility):
+        return Pairwise(utility)
+    raise UserError(f"utility {utility!r}: give a utility such as mbrace.ChrF(), or function(hypothesis, reference)")
+
+
+# What implementations of utilities share
+
+
+def split_tables(flat: NDArray[Number], asks: Sequence[Ask]) -> list[NDArray[Number]]:
+    """A table (hypotheses, references) per ask, from the scores of all their pairs, end to end."""
+    tables, begin = [], 0
+    for ask in asks:
+        rows, columns = len(ask.hypotheses), len(ask.references)
+        tables.append(flat[begin : begin + rows * columns].reshape(rows, columns))
+        begin += rows * columns
+    return tables
+
+
+def check_sentence_sources(sentences: Sequence[Sentence]) -> None:
+    """Refuse a sentence without a source, for a utility that needs one."""
+    for sentence in sentences:
+        if sentence.source is None:
+            raise UserError(f"record {sentence.id!r}: source: missing; this metric scores with the source")
+
+
+def check_aligned(utility: str, **columns: Sequence[str]) -> None:
+    """Refuse lists of different lengths, by name: `hypotheses`, then `references`, `sources` or both."""
+    (first, texts), *others = columns.items()
+    for kind, aligned in others:
+        if len(aligned) != len(texts):
+            raise UserError(f"utility {utility}: {len(texts)} {first} but {len(aligned)} {kind}; give one for each")
+
+
+def pair_columns(
+    utility: Utility, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None
+) -> list[Sequence[str]]:
+    """What a call of `pairs` scores: hypotheses, references and, if the utility needs them, sources; checked."""
+    columns = {"hypotheses": hypotheses, "references": references}
+    if utility.needs_source:
+        if sources is None:
+            raise UserError(f"utility {utility.name}: scores with the source; give sources")
+        columns["sources"] = sources
+    check_aligned(utility.name, **columns)
+    return list(columns.values())

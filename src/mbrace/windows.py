@@ -9,22 +9,25 @@ from functools import partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from mbrace.errors import ServiceError, UserError
-from mbrace.groups import run_group, take
+from mbrace.errors import ServiceError, UserError, warn
 from mbrace.records import Record
-from mbrace.replayable import remember
 from mbrace.result import Decoded
+from mbrace.sampler import replayable
+from mbrace.wording import counted
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
     from queue import SimpleQueue
 
 OnError: TypeAlias = Callable[[Record, Exception], None]
-Run: TypeAlias = Callable[[Sequence[Record]], list[Decoded]]  # races a group of records
-Answers: TypeAlias = Callable[[], list[Decoded]]  # gives the answers to a group, when its race is over
+# Races a group of records: of each its answer, or the error that it alone is to blame for.
+Run: TypeAlias = Callable[[Sequence[Record]], "list[Decoded | Exception]"]
+Answers: TypeAlias = Callable[[], "list[Decoded | Exception]"]  # gives those of a group, when its race is over
 
 Argument = TypeVar("Argument")
 Value = TypeVar("Value")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 HEAVY = 1 << 20  # a record with more pairs is raced by all threads together, not by one
 
@@ -58,7 +61,7 @@ def stream(
             started: list[tuple[Sequence[Record], Sequence[Record], Answers]] = []
             for wanted in group_sizes(window, group_size, 1 if start is None else threads):
                 group, failure = take(source, wanted)
-                rerunnable = [remember(record) for record in group]
+                rerunnable = [replayable(record) for record in group]
                 ended = len(group) < wanted
                 if not group:
                     break
@@ -191,3 +194,75 @@ def _answers(
             raise result
         else:
             on_error(record, result)
+
+
+# Groups of any items
+
+
+def take(source: Iterator[Item], count: int) -> tuple[list[Item], Exception | None]:
+    """The next `count` items of a source (fewer at its end), and the error if reading failed after them."""
+    group: list[Item] = []
+    try:
+        while len(group) < count:
+            group.append(next(source))
+    except StopIteration:
+        pass
+    except Exception as error:
+        return group, error
+    return group, None
+
+
+def in_groups(
+    items: Iterable[Item], size: int, counts: Callable[[Item], bool] = lambda item: True
+) -> Iterator[list[Item]]:
+    """The items, `size` of those that count at a time, and the others among them. If reading fails, the items read
+    before the error are given first."""
+    source = iter(items)
+    failure: Exception | None = None
+    ended = False
+    while not ended:
+        group: list[Item] = []
+        missing = size
+        while missing and not ended:
+            some, failure = take(source, missing)
+            ended = len(some) < missing
+            group += some
+            missing -= sum(map(counts, some))
+        if group:
+            yield group
+    if failure is not None:
+        raise failure
+
+
+def run_group(items: Sequence[Item], run: Callable[[Sequence[Item]], Iterable[Result]]) -> Iterator[Result | Exception]:
+    """The result of `run` for each item, in order. If it fails for the group, the items that have no result yet are run
+    one by one, so that only an item that fails by itself gets an exception instead of a result. A ServiceError is not
+    an item's fault, so it is raised."""
+    if not items:
+        return
+    done = 0
+    try:
+        for result in run(items):
+            done += 1
+            yield result
+        return
+    except ServiceError:
+        raise
+    except Exception as error:
+        failure = error
+    if len(items) == 1:
+        yield failure
+        return
+    fault_found = False
+    for item in items[done:]:
+        try:
+            (result,) = run([item])
+        except ServiceError:
+            raise
+        except Exception as error:
+            fault_found = True
+            yield error
+        else:
+            yield result
+    if not fault_found:  # most likely out of memory; the results are good, but took longer
+        warn(f"{counted(len(items), 'sentence')} together failed ({failure!r}), one by one did not")

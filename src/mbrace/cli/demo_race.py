@@ -11,9 +11,8 @@ import numpy as np
 
 from mbrace.cli.explain import cut, printable
 from mbrace.prune import Confidence
-from mbrace.recording import RaceRecorder, RecordedStep
 from mbrace.records import Record
-from mbrace.result import Decoded
+from mbrace.result import Decoded, RaceRecorder, RecordedStep
 from mbrace.wording import counted
 
 SECONDS_PER_STEP = 1.2  # long enough to read the leader

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from mbrace.errors import UserError
 from mbrace.prune import Bottom, Confidence, PruningFunction
-from mbrace.recording import RaceRecorder, RecordedStep
 from mbrace.records import Record
-from mbrace.result import Decoded
+from mbrace.result import Decoded, RaceRecorder, RecordedStep
 from mbrace.wording import counted
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mbrace.errors import UserError, check_number
 from mbrace.forecast import NO_PRUNING, OWN_SCHEDULE, STARTERS, clash_with
-from mbrace.method_names import RACE
+from mbrace.methods import RACE
 
 
 def add_forecast(group: Any) -> None:

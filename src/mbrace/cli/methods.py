@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from mbrace.errors import UserError
-from mbrace.method_names import METHODS, RACE, Method, method_class, method_of
+from mbrace.methods import METHODS, RACE, Method, method_class, method_of
 
 USED = {
     "aggregates": ("aggregate",),

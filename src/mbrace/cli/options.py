@@ -12,8 +12,8 @@ from mbrace.cli.parser import seed
 from mbrace.errors import MOST_THREADS, UserError
 from mbrace.jobs.presets import PRESETS
 from mbrace.jobs.settings import PruneSettings, RaceSettings, UtilitySettings
-from mbrace.schedule import Schedule, check
-from mbrace.selection import DIVERSITY, RULES
+from mbrace.methods.diverse import Diverse
+from mbrace.sampler import Schedule, check_schedule
 from mbrace.utilities.mixture import is_mixture, parse_mixture
 from mbrace.utilities.named import FORMS, NAMED, check_utility, uses_model
 from mbrace.utility import Cost, Utility
@@ -205,7 +205,7 @@ def add_race(parser: argparse.ArgumentParser, *, preset: str = "paper") -> None:
     group.add_argument("--nbest", type=int, default=1, metavar="N", help="keep and write the N best (default: 1)")
     group.add_argument(
         "--select",
-        choices=RULES,
+        choices=("best", "diverse"),
         default="best",
         help="which N: the best (default), or a diverse set; without pruning",
     )
@@ -213,7 +213,7 @@ def add_race(parser: argparse.ArgumentParser, *, preset: str = "paper") -> None:
         "--diversity",
         type=float,
         metavar="LAMBDA",
-        help=f"weight of similarity in `--select diverse` (default: {DIVERSITY})",
+        help=f"weight of similarity in `--select diverse` (default: {Diverse.diversity})",
     )
 
 
@@ -266,4 +266,4 @@ def _schedule(args: argparse.Namespace) -> Schedule:
         sizes = [int(size) for size in args.schedule.split(",")]
     except ValueError:
         raise UserError(f"--schedule {args.schedule}: give whole numbers, such as 16,32,64,128,256, or all") from None
-    return check(sizes)
+    return check_schedule(sizes)

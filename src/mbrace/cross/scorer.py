@@ -10,9 +10,16 @@ from numpy.typing import NDArray
 from mbrace.cross.batches import CHUNK, BatchStream, InputRows, Pieces
 from mbrace.errors import UserError, warn
 from mbrace.metrics.base import Rebuilt
-from mbrace.schedule import doubling
-from mbrace.scoring import check_aligned, check_sentence_sources, pair_columns, split_tables
-from mbrace.utility import Ask, Sentence, refuse_quality_only
+from mbrace.sampler import doubling
+from mbrace.utility import (
+    Ask,
+    Sentence,
+    check_aligned,
+    check_sentence_sources,
+    pair_columns,
+    refuse_quality_only,
+    split_tables,
+)
 
 HYPOTHESIS, REFERENCE, SOURCE = ROLES = ("hypothesis", "reference", "source")
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from mbrace.api import decode_corpus
 from mbrace.experiments.tables import Table
 from mbrace.experiments.trials import measure, sample
 from mbrace.io.atomic import replace_file
 from mbrace.prune import Confidence
-from mbrace.race import race
 from mbrace.randomness import key
-from mbrace.recording import RaceRecorder, RecordedStep
 from mbrace.records import Record
-from mbrace.sampler import Listed
+from mbrace.result import RaceRecorder, RecordedStep
+from mbrace.settings import Race
 from mbrace.utilities.replay import Replay
 
 ALPHAS = (0.99, 0.9, 0.8)
@@ -56,9 +56,9 @@ def record_sentence(
     for alpha in ALPHAS:
         rule = Confidence(alpha)
         drawn = sample(table, seed, schedule[-1])
-        sampler = Listed(seed=seed, shuffle=False)
         recorder = RaceRecorder(rule)
-        [answer] = race([drawn], replay, prune=rule, schedule=None, sampler=sampler, seed=seed, nbest=1, watch=recorder)
+        race = Race(prune=rule, schedule=schedule, shuffle=False, seed=seed)
+        [answer] = decode_corpus([drawn], utility=replay, race=race, watch=recorder)
         assert answer.index is not None
         found = measure(table, answer.index)
         races[f"{alpha:g}"] = {

@@ -19,14 +19,14 @@ from zipfile import ZIP_LZMA, ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from mbrace.api import decode_corpus
 from mbrace.errors import UserError
 from mbrace.experiments.tables import Table
 from mbrace.io.atomic import replacing
 from mbrace.prune import Bottom, Confidence, PruningFunction, Standings
-from mbrace.race import race
 from mbrace.randomness import generator, key
 from mbrace.records import Record
-from mbrace.sampler import Listed
+from mbrace.settings import Race
 from mbrace.utilities.replay import Replay
 
 ALPHAS = (0.8, 0.9, 0.95, 0.98, 0.99)
@@ -218,15 +218,14 @@ def run_part(
         trial_seed = key(seed, trial, "trial")
         records = [sample(table, trial_seed, most) for table in tables]
         for index, setting in enumerate(settings):
-            answers = race(
-                records,
-                replay,
+            race = Race(
                 prune=setting.prune,
-                schedule=setting.schedule or None,
-                sampler=Listed(seed=trial_seed, shuffle=False),
+                schedule=setting.schedule or schedule,
+                shuffle=False,
                 seed=trial_seed,
-                nbest=1,
+                window=len(tables),
             )
+            answers = decode_corpus(records, utility=replay, race=race)
             for sentence, (table, answer) in enumerate(zip(tables, answers, strict=True)):
                 assert answer.index is not None  # no hypothesis enters these races later
                 values = measure(table, answer.index)
@@ -290,6 +289,6 @@ def false_pruning(
         for index, alpha in enumerate(ALPHAS):
             pruned[sizes.index(size), index, sentence] = not Confidence(alpha)(seen)[won].any()
 
-    sampler = Listed(seed=trial_seed, shuffle=False)
-    race(records, replay, prune=Bottom(0), schedule=sizes, sampler=sampler, seed=trial_seed, nbest=1, watch=check)
+    race = Race(prune=Bottom(0), schedule=sizes, shuffle=False, seed=trial_seed, window=len(records))
+    list(decode_corpus(records, utility=replay, race=race, watch=check))
     return pruned

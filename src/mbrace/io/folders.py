@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from mbrace.errors import FORCE, RESUME, UserError
 from mbrace.io.atomic import TEMPORARY, AnyPath, lock, make_folder, open_folder, replace_file
 from mbrace.io.reading import json_line, parse_json
+from mbrace.result import UtilityTable
 from mbrace.utilities.replay import INDEX, NAME, file_name, table_bytes
-from mbrace.utility_table import UtilityTable
 
 MANIFEST = "manifest.json"
 SHARD = re.compile(r"part-\d{5,}-\d{5,}\.(jsonl|txt)(\.gz)?|part-\d{5,}-\d{5,}\.parquet")

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from mbrace.errors import FORCE, LARGEST, RESUME, Parameter, UserError, check_whole, require
+from mbrace.errors import FORCE, LARGEST, RESUME, Parameter, SettingError, UserError, check_whole, require
 from mbrace.io.atomic import OPEN, TEMPORARY, lock, write_all
 from mbrace.io.candidates import Bad, lines_of
 from mbrace.io.compression import PACKED, check_packing, pack, packing_of, pop_full_members
@@ -59,8 +59,8 @@ def check_top(top: int | None, *, nbest: int, text: bool) -> None:
         return
     check_whole("top", top, least=1, most=LARGEST)
     if nbest != 1 or text:
-        other = "text" if text else "nbest"
-        raise UserError(f"top: only valid without {other}: it writes candidate records instead of answers")
+        other = Parameter("text" if text else "nbest")
+        raise SettingError("top", ..., f"only valid without {other}: it writes candidate records instead of answers")
 
 
 def best_candidates_line(record: Record, answer: Decoded) -> bytes:

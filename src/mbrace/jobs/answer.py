@@ -15,10 +15,9 @@ from mbrace.jobs.outcomes import answer_items
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import AnyUtility, UtilitySettings, describe_utility, load_utility
 from mbrace.jobs.sources import source_item, source_items
-from mbrace.pairwise import as_utility
 from mbrace.records import Location, Record, record_from
 from mbrace.sampler import Receipt
-from mbrace.utility import Cost, Utility, truncated_texts, utility_cost
+from mbrace.utility import Cost, Utility, as_utility, truncated_texts, utility_cost
 from mbrace.windows import OnError
 
 if TYPE_CHECKING:

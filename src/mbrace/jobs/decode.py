@@ -14,16 +14,14 @@ from mbrace.io.output import answer_line, best_candidates_line, check_top
 from mbrace.jobs.outcomes import answer_items
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import AnyUtility, RaceSettings, describe_utility, load_utility
-from mbrace.method_names import Method, check_method, method_of
+from mbrace.methods import Method, check_saving, method_of
 from mbrace.metrics.chrf import ChrF
-from mbrace.pairwise import PairFunction
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Watch
 from mbrace.records import Record
 from mbrace.result import Decoded
-from mbrace.sampler import Sampler
-from mbrace.schedule import Schedule
-from mbrace.utility import Utility, truncated_texts, utility_cost
+from mbrace.sampler import Sampler, Schedule
+from mbrace.utility import PairFunction, Utility, truncated_texts, utility_cost
 from mbrace.windows import OnError
 
 if TYPE_CHECKING:
@@ -112,7 +110,8 @@ class DecodeJob:
         if self.cover and not self.shuffle:
             raise UserError("cover: only valid without shuffle=False")
         check_top(self.top, nbest=self.race.nbest, text=self.text)
-        check_method(method_of(self.race.method), keep_utilities=self.save_utilities is not None)
+        if self.save_utilities is not None:
+            check_saving(method_of(self.race.method))
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""

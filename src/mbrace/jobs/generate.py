@@ -9,7 +9,6 @@ from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from mbrace.errors import UserError
-from mbrace.groups import in_groups, run_group
 from mbrace.io.candidates import Bad, Item, bad_from, checked_input
 from mbrace.io.reading import json_line
 from mbrace.jobs.model_settings import AnyModel, describe_model, load_model
@@ -18,6 +17,7 @@ from mbrace.jobs.sources import source_item, source_items
 from mbrace.models.hypotheses import SamplingSettings
 from mbrace.records import Record
 from mbrace.sampler import Draws
+from mbrace.windows import in_groups, run_group
 
 if TYPE_CHECKING:
     from mbrace.models.hypotheses import CandidateModel

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from mbrace.api import rerank_corpus
 from mbrace.errors import LARGEST, check_whole
 from mbrace.io.candidates import Item, Paths, checked_input, expand, item_from, read_items
 from mbrace.io.output import answer_line, best_candidates_line, check_top
@@ -14,7 +15,6 @@ from mbrace.jobs.outcomes import answer_items
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import AnyQuality, describe_quality, load_quality
 from mbrace.records import Record
-from mbrace.reranking import rerank_corpus
 from mbrace.result import Decoded
 from mbrace.utility import QualityUtility, truncated_texts
 from mbrace.windows import OnError

@@ -40,7 +40,7 @@ class Summary:
     standard_calls: int = 0  # |H| x |R| with the sizes the schedule allows
     quality_calls: int = 0  # hypotheses whose quality was estimated without a reference
     truncated: int = 0  # strings over a neural utility's length limit, cut there
-    requests: int = 0  # answered by the utility's server; the next three are those of `mbrace.Cost`
+    requests: int = 0  # answered by the utility's server; the next three are those of `mbrace.utility.Cost`
     kept_answers: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0

@@ -9,15 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from mbrace.errors import LARGEST, UserError, check_whole
-from mbrace.forecast import check_forecast
-from mbrace.method_names import Method, check_method, method_of, pruning_with
-from mbrace.method_names import describe as describe_method
-from mbrace.pairwise import PairFunction, as_utility
+from mbrace.errors import UserError
+from mbrace.methods import Method, method_of
+from mbrace.methods import describe as describe_method
+from mbrace.methods.diverse import Diverse
 from mbrace.prune import Bottom, Confidence, Halving, PruningFunction
-from mbrace.schedule import Schedule, check, is_all
-from mbrace.selection import selection_of
-from mbrace.utility import QualityUtility, Utility
+from mbrace.sampler import Schedule, check_schedule, is_all
+from mbrace.settings import Race
+from mbrace.utility import PairFunction, QualityUtility, Utility, as_utility
 
 
 @dataclass(frozen=True)
@@ -129,14 +128,11 @@ class RaceSettings:
     def __post_init__(self) -> None:
         """Read the sizes of a schedule once: they may be an iterator. Refuse settings that do not go together."""
         if self.schedule is not None and not is_all(self.schedule):
-            object.__setattr__(self, "schedule", check(self.schedule))
-        for name in ("window", "nbest"):
-            check_whole(name, getattr(self, name), least=1, most=LARGEST)
+            object.__setattr__(self, "schedule", check_schedule(self.schedule))
         object.__setattr__(self, "method", method_of(self.method))
-        prune, method = self.pruning_function(), self._loaded_method()
-        selection_of(self.select, self.diversity, nbest=self.nbest, prune=prune)
-        check_method(method, exclude_self=self.exclude_self, select=self.select)
-        check_forecast(self.forecast, prune=prune, pool=False, exclude_self=self.exclude_self, method=method)
+        if self.select not in ("best", "diverse") or (self.diversity is not None and self.select != "diverse"):
+            raise UserError(f"select {self.select!r}: choose from best, diverse (with diversity)")
+        Race(**self.options())
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
@@ -148,19 +144,22 @@ class RaceSettings:
             "exclude_self": self.exclude_self or None,
             "select": None if self.select == "best" else self.select,
             "diversity": self.diversity,
-            "method": describe_method(self._loaded_method()),
+            "method": None if self.select == "diverse" else describe_method(self._loaded_method()),
             "forecast": float(self.forecast) or None,
         }  # None where older descriptions have nothing
         return {**rule.describe(), "schedule": sizes, "seed": self.seed, "nbest": self.nbest, **entry}
 
     def options(self) -> dict[str, Any]:
-        """The options of `decode_corpus`, which have the names of these settings."""
-        return {**vars(self), "prune": self.pruning_function()}
+        """The settings of `decode_corpus`."""
+        method = self._loaded_method()
+        prune = self.prune.load() if isinstance(self.prune, PruneSettings) else self.prune
+        names = ("schedule", "seed", "nbest", "window", "exclude_self", "forecast")
+        found = {name: getattr(self, name) for name in names}
+        return {**found, "method": method, "prune": None if method is not None and prune == Confidence() else prune}
 
     def pruning_function(self) -> PruningFunction | None:
         """The pruning function of the races; None: nothing is pruned."""
-        loaded = self.prune.load() if isinstance(self.prune, PruneSettings) else self.prune
-        return pruning_with(self._loaded_method(), loaded)
+        return Race(**self.options()).pruning_function()
 
     def check_utility(self, utility: Utility) -> None:
         """Refuse a utility that the method cannot be used with."""
@@ -169,6 +168,8 @@ class RaceSettings:
             method.check(utility)
 
     def _loaded_method(self) -> Method | None:
+        if self.select == "diverse":
+            return Diverse() if self.diversity is None else Diverse(self.diversity)
         return method_of(self.method)
 
 

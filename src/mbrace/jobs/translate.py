@@ -13,12 +13,11 @@ from mbrace.jobs.model_settings import AnyModel, describe_model, load_model
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import RaceSettings
 from mbrace.jobs.sources import source_item, source_items
-from mbrace.method_names import Method
+from mbrace.methods import Method
 from mbrace.models.hypotheses import HypothesisMaker, LiveSampler, SamplingSettings, live_candidates
-from mbrace.pairwise import PairFunction
 from mbrace.prune import Confidence, PruningFunction, stops_by_regret
-from mbrace.schedule import Schedule
-from mbrace.utility import Utility
+from mbrace.sampler import Schedule
+from mbrace.utility import PairFunction, Utility
 
 if TYPE_CHECKING:
     from mbrace.io.folders import UtilityFolder

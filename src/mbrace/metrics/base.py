@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.cores import cores
-from mbrace.scoring import check_aligned
-from mbrace.utility import Ask, Sentence
+from mbrace.utility import Ask, Sentence, check_aligned
 
 Metric = TypeVar("Metric", bound="Multithreaded")
 

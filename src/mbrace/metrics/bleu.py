@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from mbrace import _native
 from mbrace.errors import UserError, check_number, check_threads, check_whole, require
 from mbrace.metrics.base import Multithreaded
-from mbrace.scoring import check_aligned
-from mbrace.utility import Ask, Sentence
+from mbrace.utility import Ask, Sentence, check_aligned
 
 NATIVE_TOKENIZERS = ("13a", "char", "none")
 # The default value of each smoothing method; None: it takes no value.

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from mbrace import _native
 from mbrace.errors import UserError, check_number, check_threads, check_whole
-from mbrace.fast_paths import FinishedRaces, RacePlan
 from mbrace.metrics.base import Multithreaded
-from mbrace.scoring import check_aligned
-from mbrace.utility import Ask, Sentence
+from mbrace.race import FinishedRaces, RacePlan
+from mbrace.utility import Ask, Sentence, check_aligned
 
 if TYPE_CHECKING:
     from mbrace._native import Tally

@@ -8,13 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 from mbrace.errors import RecordError, ServiceError, UserError
-from mbrace.groups import in_groups, run_group
 from mbrace.io.candidates import Item, bad_from
-from mbrace.protocols import implements
 from mbrace.records import Location, Record
-from mbrace.sampler import Draws, Sampler
-from mbrace.schedule import Schedule, check, doubling, is_all
-from mbrace.utility import Utility
+from mbrace.sampler import Draws, Sampler, Schedule, check_schedule, doubling, is_all
+from mbrace.utility import Utility, implements
+from mbrace.windows import in_groups, run_group
 
 # Hypotheses of each source; ids are those of the records.
 MakeHypotheses: TypeAlias = Callable[[Sequence[str], Sequence["str | int"]], Sequence[Sequence[str]]]
@@ -133,7 +131,7 @@ def live_candidates(
     """
     if is_all(schedule):
         raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
-    sizes = check(utility.schedule if schedule is None else schedule)
+    sizes = check_schedule(utility.schedule if schedule is None else schedule)
     last, on_gpu = sizes[-1], model.device.type == "cuda"
     ahead: tuple[int, ...] = (last,) if on_gpu else ()
     if short_races:

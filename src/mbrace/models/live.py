@@ -25,12 +25,10 @@ from mbrace.models.model_sampler import EncodedSources, ModelSampler
 from mbrace.models.startup import startup_lock
 from mbrace.models.tokenizers import Codec, texts_of
 from mbrace.neural.device import choose_device, without_cudnn_attention
-from mbrace.pairwise import PairFunction, as_utility
 from mbrace.prune import Confidence, PruningFunction, stops_by_regret
 from mbrace.result import Decoded
-from mbrace.sampler import Draws, Want, ids_of, refuse_one_string
-from mbrace.schedule import Schedule, check, is_all
-from mbrace.utility import Utility
+from mbrace.sampler import Draws, Schedule, Want, check_schedule, ids_of, is_all, refuse_one_string
+from mbrace.utility import PairFunction, Utility, as_utility
 
 
 @dataclass(frozen=True)
@@ -169,7 +167,7 @@ class LiveModel:
         if beam < 1:
             raise UserError(f"beam {beam}: must be 1 or more")
         settings = SamplingSettings(beam, epsilon=epsilon, sampling=sampling)
-        sizes = schedule if schedule is None or is_all(schedule) else check(schedule)
+        sizes = schedule if schedule is None or is_all(schedule) else check_schedule(schedule)
         hypotheses, sampler = live_candidates(
             self,
             settings,

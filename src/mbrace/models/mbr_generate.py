@@ -16,12 +16,10 @@ from torch import Tensor
 from mbrace.api import decode_corpus
 from mbrace.errors import UserError, check_whole
 from mbrace.models.generate_call import GenerateCall
-from mbrace.pairwise import PairFunction
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.records import Record
-from mbrace.sampler import Draws, Want
-from mbrace.schedule import doubling
-from mbrace.utility import Utility
+from mbrace.sampler import Draws, Want, doubling
+from mbrace.utility import PairFunction, Utility
 
 
 @torch.no_grad()

@@ -22,9 +22,8 @@ from mbrace.neural.device import choose_device_and_dtype, dtype_name
 from mbrace.neural.embedding import load_encoder, positions_of
 from mbrace.neural.loader import from_pretrained
 from mbrace.neural.matching import TokenBank, TokenEncoder, match_aligned, match_all
-from mbrace.schedule import doubling
-from mbrace.scoring import check_aligned
-from mbrace.utility import Ask, Sentence
+from mbrace.sampler import doubling
+from mbrace.utility import Ask, Sentence, check_aligned
 
 # The layer that the original (bert-score 0.3.13) reads of well-known encoders: the one that correlates best with the
 # human judgements of WMT16.

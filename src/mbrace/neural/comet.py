@@ -19,7 +19,7 @@ from mbrace.neural.device import choose_device_and_dtype, dtype_name
 from mbrace.neural.encoder import Encoder
 from mbrace.neural.head import Estimator
 from mbrace.neural.scorer import NeuralUtility, aligned_scores
-from mbrace.scoring import check_aligned
+from mbrace.utility import check_aligned
 
 COMET_22 = "Unbabel/wmt22-comet-da"
 QUALITY = "referenceless_regression_metric"

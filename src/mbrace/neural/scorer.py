@@ -12,13 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrace.aggregates import Aggregate, Centroid
+from mbrace.methods.aggregate import Aggregate
+from mbrace.methods.centroid import Centroid
 from mbrace.metrics.base import Rebuilt
 from mbrace.neural.clusters import k_means
 from mbrace.neural.head import Head, PairBlock, to_device
-from mbrace.schedule import doubling
-from mbrace.scoring import check_sentence_sources, pair_columns, split_tables
-from mbrace.utility import Ask, Sentence
+from mbrace.sampler import doubling
+from mbrace.utility import Ask, Sentence, check_sentence_sources, pair_columns, split_tables
 
 
 class TextEncoder(Protocol):

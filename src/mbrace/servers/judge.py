@@ -19,12 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError, check_whole
-from mbrace.pairwise import Pairwise
-from mbrace.schedule import doubling
+from mbrace.sampler import doubling
 from mbrace.servers.answer_file import AnswerFile, key_of
 from mbrace.servers.chat import chat_messages, choices_of, cost_of
 from mbrace.servers.http import Client
-from mbrace.utility import Cost, Scorer, Sentence
+from mbrace.utility import Cost, Pairwise, Scorer, Sentence
 
 PROMPT = (
     "Score the translation below from 0 to 100 for how well it says what the reference says, where 0 is no meaning "

@@ -19,7 +19,6 @@ from typing import Any
 
 from mbrace.answers import DRAWS, Answer, Message, Prompt, answers, prompt_of
 from mbrace.errors import ServiceError, UserError, check_whole
-from mbrace.pairwise import PairFunction
 from mbrace.randomness import key
 from mbrace.records import Record
 from mbrace.sampler import Draws, Receipt, Want, ids_of, source_of
@@ -27,7 +26,7 @@ from mbrace.servers.abilities import Abilities, Probe, beam_request, check_beams
 from mbrace.servers.answer_file import AnswerFile, key_of
 from mbrace.servers.chat import Choice, chat_messages, choices_of, cost_of
 from mbrace.servers.http import Client, RequestError
-from mbrace.utility import Cost, Utility
+from mbrace.utility import Cost, PairFunction, Utility
 
 Blocks = tuple[str | int, str, int, int]  # record id, stream, first draw, count
 

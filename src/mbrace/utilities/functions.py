@@ -13,8 +13,7 @@ from types import ModuleType
 from zlib import crc32
 
 from mbrace.errors import UTILITY, UserError
-from mbrace.pairwise import Pairwise
-from mbrace.utility import Utility
+from mbrace.utility import Pairwise, Utility
 
 BATCH_SUFFIX = ":batch"
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import Parameter, RecordError, UserError
+from mbrace.result import UtilityTable
 from mbrace.utility import Ask, Sentence
-from mbrace.utility_table import UtilityTable
 
 FORMAT = 1
 SUFFIX = ".npz"

@@ -62,8 +62,8 @@ def test_a_diverse_list_is_the_authors_greedy_one(
             prune=None,
             schedule="all",
             nbest=nbest,
-            select="diverse",
-            diversity=diversity,
+            method="diverse",
+            method_options={"diversity": diversity},
         )
         means = matrix(utility, hypotheses, drawn).mean(axis=1)
         similar = matrix(utility, hypotheses, hypotheses)
@@ -95,17 +95,17 @@ def test_comparisons_of_hypotheses_are_counted_and_none_is_made_twice(demo_rows:
         None,
     ]
     for drawn in lists:
-        for select, nbest in (("best", 4), ("diverse", 4), ("diverse", 8), ("diverse", 99)):
+        for method, nbest in ((None, 4), ("diverse", 4), ("diverse", 8), ("diverse", 99)):
             asked.clear()
             found = mbrace.decode(
-                hypotheses, drawn, utility=noting, prune=None, schedule="all", nbest=nbest, select=select
+                hypotheses, drawn, utility=noting, prune=None, schedule="all", nbest=nbest, method=method
             )
             assert len(asked) == len(set(asked)) == found.pairs_scored
             assert found.utility_calls == found.pairs_scored  # no string was drawn twice
             assert len(found.nbest) == min(nbest, len(hypotheses))
             distinct = {*hypotheses, *(drawn or [])}
             assert found.strings == len(distinct)
-            if drawn is None or nbest >= len(hypotheses) or select != "diverse":  # all that is needed is known
+            if drawn is None or nbest >= len(hypotheses) or method != "diverse":  # all that is needed is known
                 assert len(asked) == len(hypotheses) * len(drawn or hypotheses)
             elif drawn is lists[0] and not set(drawn) & set(hypotheses):
                 assert len(asked) == 8 * 10 + 2 * (7 + 6 + 5)
@@ -113,7 +113,7 @@ def test_comparisons_of_hypotheses_are_counted_and_none_is_made_twice(demo_rows:
 
 def test_threads_windows_and_other_records_change_nothing(demo_rows: list[Row]) -> None:
     some = records(demo_rows, 12)
-    options: dict[str, Any] = {"prune": None, "nbest": 4, "select": "diverse", "schedule": [8, 32]}
+    options: dict[str, Any] = {"prune": None, "nbest": 4, "method": "diverse", "schedule": [8, 32]}
     alone = [next(iter(mbrace.decode_corpus([each], utility=mbrace.ChrF(threads=1), **options))) for each in some]
     for threads, window in ((1, 64), (2, 64), (2, 5), (3, 12)):
         phases = mbrace.Phases()
@@ -126,32 +126,35 @@ def test_threads_windows_and_other_records_change_nothing(demo_rows: list[Row]) 
 
 def test_ties_go_to_the_first() -> None:
     hypotheses, drawn = ["b", "c", "a", "d"], ["x", "y"]
-    for select in ("best", "diverse"):
+    for method in (None, "diverse"):
         found = mbrace.decode(
-            hypotheses, drawn, utility=lambda h, r: 1.0, prune=None, schedule="all", nbest=3, select=select
+            hypotheses, drawn, utility=lambda h, r: 1.0, prune=None, schedule="all", nbest=3, method=method
         )
-        assert [each.index for each in found.nbest] == [0, 1, 2], select
+        assert [each.index for each in found.nbest] == [0, 1, 2], method
 
 
 def test_repeated_hypotheses_one_hypothesis_and_drawn_ones() -> None:
     options: dict[str, Any] = {"utility": overlap, "prune": None, "nbest": 2, "schedule": "all"}
-    options["select"] = "diverse"
+    options["method"] = "diverse"
     one = mbrace.decode(["a b", "a b"], ["a", "b"], **options)
     assert ([each.text for each in one.nbest], one.utility_calls) == (["a b"], 0)
     own = mbrace.decode(["a b", "a c", "d e", "d f"], exclude_self=True, **options)
     assert {each.text[0] for each in own.nbest} == {"a", "d"}
 
 
-def test_bad_options_are_named() -> None:
-    for options, message in (
-        ({"select": "all"}, "select 'all': unknown; choose from best, diverse"),
-        ({"select": "diverse", "prune": None}, 'select="diverse": chooses several; give nbest=2 or more'),
-        ({"select": "diverse", "nbest": 2}, 'select="diverse": chooses among hypotheses with full scores; give prune'),
-        ({"diversity": 0.5}, 'diversity 0.5: only valid with select="diverse"'),
-        ({"select": "diverse", "diversity": -1, "prune": None, "nbest": 2}, "diversity -1: must be 0 or more"),
-    ):
-        with pytest.raises(mbrace.UserError, match=message.replace("?", ".")):
-            mbrace.decode(["a", "b"], ["c"], **options)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"select": "diverse"}, "select: is a method now: method diverse chooses a diverse n-best list"),
+        ({"method": "diverse"}, "method 'diverse': chooses several; give nbest=2 or more"),
+        ({"method": mbrace.Diverse()}, "method 'diverse': chooses several; give nbest=2 or more"),
+        ({"method": "diverse", "nbest": 2, "alpha": 0.9}, "alpha 0.9: only valid without"),
+        ({"method": "diverse", "nbest": 2, "method_options": {"diversity": -1}}, "diversity -1: must be 0 or more"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(mbrace.UserError, match=message):
+        mbrace.decode(["a", "b"], ["c"], **options)
 
 
 def test_a_utility_that_fails_only_for_two_hypotheses_is_named() -> None:
@@ -159,7 +162,7 @@ def test_a_utility_that_fails_only_for_two_hypotheses_is_named() -> None:
         return math.nan if reference.startswith("h") else float(len(hypothesis))
 
     with pytest.raises(mbrace.RecordError, match=r"record 'x': utility fails returned"):
-        mbrace.decode(["h1", "h", "h2"], ["r"], utility=fails, prune=None, nbest=2, select="diverse", id="x")
+        mbrace.decode(["h1", "h", "h2"], ["r"], utility=fails, prune=None, nbest=2, method="diverse", id="x")
 
 
 def test_the_command_writes_diverse_lists_and_resumes_with_the_same_only(

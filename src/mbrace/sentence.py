@@ -3,96 +3,88 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mbrace._native import Tally
 from mbrace.errors import UserError
-from mbrace.forecast import Field, Outsiders, View
-from mbrace.prune import RaceState, SelfScheduled, Standings
+from mbrace.forecast import Outsiders, View
+from mbrace.prune import PruningFunction, RaceState, SelfScheduled, Standings, stops_by_regret
 from mbrace.randomness import key
 from mbrace.records import Record, check_logprobs
-from mbrace.result import Candidate, Decoded, Step
+from mbrace.result import Candidate, Decoded, Step, UtilityTable
 from mbrace.sampler import Draws
-from mbrace.selection import BEST, Finalists, Selection
+from mbrace.settings import Race
 from mbrace.utility import Ask, Sentence, Utility
 from mbrace.wording import counted
-
-if TYPE_CHECKING:
-    from mbrace.utility_table import UtilityTable
-
 
 NOBODY = np.empty(0, dtype=np.int64)  # indices of no hypothesis
 NOBODY.setflags(write=False)
 
 
-class Entry(NamedTuple):
-    """Who may race, and against what."""
+class SentenceRace:
+    """The race of one sentence. `sizes` are those of its sample, step by step; `outsiders` the hypotheses that wait
+    outside at first, with a forecast.
 
-    pool: bool = False  # pseudo-references enter the race as hypotheses when they are drawn
-    exclude_self: bool = False  # a string that is both is not compared with its own draw
-    forecast: float = 0.0  # hypotheses enter when they are forecast to improve on the leader by more; 0: all are in
-
-
-class Runner:
-    """The race of one sentence."""
+    `failure` is why it has no answer; it costs the other sentences of the window nothing.
+    """
 
     def __init__(
         self,
         record: Record,
+        settings: Race,
+        sizes: Iterator[int],
         *,
-        field: Field,
-        nbest: int,
-        entry: Entry,
+        prune: PruningFunction | None,
+        outsiders: Outsiders | None = None,
         keep_utilities: bool = False,
-        selection: Selection = BEST,
     ) -> None:
-        self.record, self.nbest, self.entry = record, nbest, entry
-        self.outsiders = field.outsiders
-        self.tally = Tally(field.racing if self.outsiders is None else self.outsiders.starters)
+        self.record, self.sizes, self.nbest, self.outsiders = record, sizes, settings.nbest, outsiders
+        self.tally = Tally(record.hypotheses if outsiders is None else outsiders.starters)
         self.hypotheses = self.tally.hypotheses  # distinct, in the caller's order; then those let in
-        if not self.hypotheses and not entry.pool:
-            raise record.error("hypotheses: empty; give at least one string")
         self.references: list[str] = []  # distinct, as drawn; empty where nothing needs their texts later
         self.means: NDArray[np.float64] | None = None  # expected utilities of those alive
+        self.steps: list[Step] = []
+        self.failure: Exception | None = None
         self.exhausted = False  # no more pseudo-references are available
         self.used = 0  # draws so far, with those of no use
-        self.steps: list[Step] = []
-        self.finalists: Finalists | None = None  # at the end, where the answer is not simply the best
+        # The race is over once this few are left: one, or where it may stop by regret, as many as are listed.
+        self.enough = settings.nbest if stops_by_regret(prune) else 1
+        self.pool, self.exclude_self = settings.pool, settings.exclude_self
+        self.grows = settings.pool or outsiders is not None  # hypotheses may be let in
         # whether the hypotheses are draws themselves, to be left out of their own expected utility
-        self._own_draws = entry.exclude_self and record.pseudo_references is None
+        self._own_draws = settings.exclude_self and (settings.pool or record.pseudo_references is None)
         self._keep_utilities = keep_utilities
-        self.grows = entry.pool or self.outsiders is not None  # hypotheses may be let in
-        self._needs_references = self.grows or self._own_draws or keep_utilities or selection.rule != "best"
+        self._needs_references = self.grows or self._own_draws or keep_utilities
         self._given = len(self.hypotheses)
         self._rows: dict[str, int] = {}  # of hypotheses by text, where draws are looked up among them
-        if self.grows or self._own_draws:
+        if self._own_draws or settings.pool:
             self._rows = {text: row for row, text in enumerate(self.hypotheses)}
         self._logprobs: dict[str, list[float]] = {}  # of every copy of a pseudo-reference, in the order drawn
-        self._pruned_means: list[NDArray[np.float64]] = []  # where a pruning function decides race by race
         self._scored: list[tuple[NDArray[np.int64], int, NDArray[np.floating]]] = []  # rows, first column, utilities
         self._left_out: list[tuple[int, int]] = []  # row, column
 
     @property
     def is_open(self) -> bool:
-        """Line 4 of Algorithm 1: more than one hypothesis is left, and more pseudo-references are available. With
-        `pool`, a race with one hypothesis or none is not over before its first step; with `forecast`, none is over
-        while a hypothesis is to be let in."""
+        """Line 4 of Algorithm 1: more than one hypothesis is left, and more pseudo-references are available. With a
+        forecast, no race is over while a hypothesis is to be let in."""
         return self.needs_draws or self.is_called
 
     @property
     def is_called(self) -> bool:
         """Whether hypotheses are to be let in."""
-        return self.outsiders is not None and bool(self.outsiders.called)
+        return self.failure is None and self.outsiders is not None and bool(self.outsiders.called)
 
     @property
     def needs_draws(self) -> bool:
         """Whether more pseudo-references are available and change anything for those in the race."""
-        return not self.exhausted and (len(self.tally) > 1 or (self.entry.pool and not self.steps))
+        if self.exhausted or self.failure is not None:
+            return False
+        return len(self.tally) > (self.enough if self.steps else 1) or (self.pool and not self.steps)
 
     @property
     def is_plain(self) -> bool:
@@ -122,6 +114,8 @@ class Runner:
 
     def add(self, draws: Draws, wanted: int) -> list[str]:
         """Append draws to R_t (line 7) and return the strings that are new."""
+        if draws.failure is not None:
+            raise draws.failure
         taken = len(draws.texts) + draws.unusable
         self.used += taken
         self.exhausted = self.exhausted or taken < wanted
@@ -142,12 +136,11 @@ class Runner:
         return new
 
     def let_in(self, new: Sequence[str]) -> NDArray[np.int64]:
-        """With `pool`, new pseudo-references that were not hypotheses become hypotheses, with `forecast` those who were
-        called; their indices."""
+        """The indices of new hypotheses: with `pool` new pseudo-references, with a forecast those who were called."""
         if self.outsiders is not None:
             newcomers, self.outsiders.called = self.outsiders.called, []
-        elif self.entry.pool:
-            newcomers = [text for text in new if text not in self._rows]
+        elif self.pool:
+            newcomers = list(new)
         else:
             return NOBODY
         first = len(self.hypotheses)
@@ -177,11 +170,13 @@ class Runner:
 
     def leave_out(self, new: Sequence[str]) -> None:
         """Pseudo-references drawn for the first time that are hypotheses: each is left out where it meets itself."""
+        if not self._own_draws:
+            return
         alive = {hypothesis: row for row, hypothesis in enumerate(self.tally.alive.tolist())}
         first = len(self.references) - len(new)
         for column, text in enumerate(new, first):
             hypothesis = self._rows.get(text, -1)
-            if hypothesis in alive and (self._own_draws or hypothesis >= self._given):
+            if hypothesis in alive:
                 self.tally.leave_out(alive[hypothesis], column)
                 self._left_out.append((hypothesis, column))
 
@@ -213,47 +208,30 @@ class Runner:
             equal_draws=weights is None,
             indexes=np.array([-1 if index is None else index for index in indices], dtype=np.int64),
             texts=[self.hypotheses[row] for row in alive],
-            spread=_standard_deviation(np.concatenate([*self._pruned_means, means])),
+            spread=self.tally.spread,
         )
 
     def seen_from_outside(self, outsiders: Outsiders) -> View:
-        """With `forecast`, what hypotheses that wait outside see of the race."""
+        """With a forecast, what hypotheses that wait outside see of the race."""
         return View(outsiders, self.tally.alive, self.tally.expected_utilities(self.weights()))
 
-    def keep(self, standings: Standings, mask: NDArray[np.bool_]) -> None:
+    def keep(self, means: NDArray[np.float64], mask: NDArray[np.bool_]) -> None:
         """Drop the hypotheses that a pruning function does not keep."""
-        self._pruned_means.append(standings.means[~mask])
         self.tally.keep(mask.nonzero()[0])
-        self.means = standings.means[mask]
+        self.means = means[mask]
 
-    def end(self, sentence: int) -> Finalists:
-        """The hypotheses that are left, to be chosen from; `sentence` is the index into the window."""
-        assert self.means is not None  # the race was open
-        weights, order = self.weights(), self._in_order()
-        alive = self.tally.alive[order]
-        self.finalists = Finalists(
-            record=self.record,
-            sentence=sentence,
-            rows=alive,
-            texts=[self.hypotheses[row] for row in alive.tolist()],
-            means=self.means[order],
-            utilities=self.tally.utilities_under(weights)[order],
-            weights=self.tally.counts.astype(np.float64) if weights is None else weights,
-            columns={text: column for column, text in enumerate(self.references)},
-        )
-        return self.finalists
-
-    def result(self, utility: Utility) -> Decoded:
-        """Line 12: the best of the survivors under all pseudo-references so far."""
+    def result(self, utility: Utility) -> Decoded | Exception:
+        """Line 12: the best of the survivors under all pseudo-references so far; or why there is none."""
+        if self.failure is not None:
+            return self.failure
         if self.used and not self.tally.draws:
-            raise self.record.error(
+            return self.record.error(
                 f"none of {counted(self.used, 'sample')} is a whole answer (cut at max_tokens, empty, or without a "
                 "match of the pattern); allow more tokens, or ask differently"
             )
-        alive, means, order = self.tally.alive.tolist(), self.means, self._ranking()
-        compared = 0 if self.finalists is None else self.finalists.calls
+        alive, means = self.tally.alive.tolist(), self.means
         ranked = []
-        for rank in order[: self.nbest].tolist():
+        for rank in self._ranking()[: self.nbest].tolist():
             row = alive[rank]
             mean = None if means is None else float(means[rank])
             ranked.append(Candidate(self.hypotheses[row], self._index_of(row), mean))
@@ -263,8 +241,8 @@ class Runner:
             text=best.text,
             index=best.index,
             utility=best.utility,
-            utility_calls=sum(step.utility_calls for step in self.steps) + compared,
-            pairs_scored=sum(step.pairs_scored for step in self.steps) + compared,
+            utility_calls=sum(step.utility_calls for step in self.steps),
+            pairs_scored=sum(step.pairs_scored for step in self.steps),
             pseudo_references=self.tally.draws,
             steps=tuple(self.steps),
             nbest=tuple(ranked),
@@ -279,29 +257,19 @@ class Runner:
         return self.tally.strings + len(set(self.hypotheses[self._given :]).difference(self.references))
 
     def _ranking(self) -> NDArray[np.int64]:
-        """Indexes into those alive, best first, or as they were chosen."""
-        if self.finalists is not None:
-            return self._in_order()[self.finalists.chosen]
-        if self.means is None:
-            return self._in_order()
-        if not self.grows:
-            if self.nbest == 1:
-                return np.array([self.means.argmax()])  # no need to sort
-            return np.argsort(-self.means, kind="stable")
-        order = self._in_order()
-        return order[np.argsort(-self.means[order], kind="stable")]
-
-    def _in_order(self) -> NDArray[np.int64]:
-        """Indexes into those alive, in the order in which equal ones are preferred: the hypotheses given, then those
-        that were drawn, by their text: not in the order of the draws, which the seed decides."""
-        alive = self.tally.alive
-        if self.outsiders is not None:
-            return np.argsort([self._first_copies[self.hypotheses[row]] for row in alive.tolist()])
-        if not self.entry.pool:
+        """Indexes into those alive, best first. Equal ones are in the caller's order; drawn ones by their text, not in
+        the order of the draws, which the seed decides."""
+        alive, means = self.tally.alive, self.means
+        if means is None:
             return np.arange(len(alive))
-        drawn = np.flatnonzero(alive >= self._given)
-        by_text = sorted(drawn.tolist(), key=lambda rank: self.hypotheses[alive[rank]])
-        return np.array([*range(len(alive) - len(drawn)), *by_text], dtype=np.int64)
+        if not self.grows:
+            if self.nbest == 1:  # no need to sort
+                return np.array([means.argmax()])
+            return np.argsort(-means, kind="stable")
+        texts = [self.hypotheses[row] for row in alive.tolist()]
+        keys: Any = texts if self.outsiders is None else [self._first_copies[text] for text in texts]
+        order = np.array(sorted(range(len(texts)), key=keys.__getitem__), dtype=np.int64)
+        return np.asarray(order[np.argsort(-means[order], kind="stable")])
 
     def _index_of(self, row: int) -> int | None:
         """The caller's index of the first copy of a distinct hypothesis; None for one that was only drawn."""
@@ -317,8 +285,6 @@ class Runner:
 
     def _utility_table(self, utility: Utility) -> UtilityTable:
         """What was scored."""
-        from mbrace.utility_table import UtilityTable
-
         kind = np.result_type(np.float32, *(values.dtype for _, _, values in self._scored))
         table = np.full((len(self.hypotheses), len(self.references)), np.nan, dtype=kind)
         for rows, first, values in self._scored:
@@ -353,9 +319,3 @@ class _ReadOnly(Sequence[str]):
 
     def __getitem__(self, index: int | slice) -> str | list[str]:
         return self._texts[index]
-
-
-def _standard_deviation(means: NDArray[np.float64]) -> float:
-    """Of numbers of any size: their squares may be too large for a double."""
-    exponent = int(np.frexp(np.max(np.abs(means)))[1])
-    return float(np.ldexp(np.std(np.ldexp(means, -exponent)), exponent))

@@ -1,0 +1,105 @@
+"""Reference aggregation: DeNero, Chiang and Knight, "Fast Consensus Decoding over Translation Forests" (ACL 2009);
+Vamvas and Sennrich, "Linear-time Minimum Bayes Risk Decoding with Reference Aggregation" (ACL 2024).
+
+The vectors of all pseudo-references are averaged, and hypotheses are scored against the average: N scores for N
+hypotheses and M pseudo-references instead of N x M. With several `aggregates`, each is the average of a part of the
+draws (partial aggregation): N x aggregates. Every string is still encoded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.errors import LARGEST, check_whole
+from mbrace.methods import StandardMBR, StartedBy, refused, with_cost
+from mbrace.records import Record
+from mbrace.result import Decoded
+from mbrace.sampler import Draws
+from mbrace.utility import Scorer, Sentence, Utility
+
+
+@runtime_checkable
+class AggregatingUtility(Protocol):
+    """A utility that can score against the average of several references."""
+
+    def start_aggregates(self, sentences: Sequence[Sentence]) -> Scorer:
+        """Begin the races of a window whose pseudo-references are each an `Aggregate`."""
+        ...
+
+
+class Aggregate(str):
+    """A pseudo-reference that is the average of distinct `texts`, with `weights`, (texts,); as a string, its name."""
+
+    texts: Sequence[str]
+    weights: NDArray[np.float64]
+
+    def __new__(cls, name: str, texts: Sequence[str], weights: NDArray[np.float64]) -> Aggregate:
+        """What it stands for is in its attributes."""
+        made = super().__new__(cls, name)
+        made.texts, made.weights = texts, weights
+        return made
+
+
+@dataclass(frozen=True)
+class AggregateReferences:
+    """Hypotheses are scored against `aggregates` averages of pseudo-references."""
+
+    aggregates: int = 1
+    scores_all: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_whole("aggregates", self.aggregates, least=1, most=LARGEST)
+
+    def check(self, utility: Utility) -> None:
+        """Refuse a utility that cannot average references."""
+        if not isinstance(utility, AggregatingUtility):
+            raise refused(
+                self,
+                utility,
+                "cannot average references (for a string metric, exact pairs take no longer than their "
+                "aggregate: leave the method out); choose comet, learned or embedding",
+            )
+
+    def decode(self, records: Sequence[Record], mbr: StandardMBR) -> list[Decoded | Exception]:
+        """Standard MBR in which consecutive draws are replaced by their average."""
+        assert isinstance(mbr.utility, AggregatingUtility)
+        drawn = mbr.draw(records)
+        averages = [aggregates_of(self._parts(draws)) if draws.texts else draws for draws in drawn]
+        answers = mbr(records, draws=averages, utility=StartedBy(mbr.utility, mbr.utility.start_aggregates))
+        return [with_cost(*each) for each in zip(answers, records, drawn, strict=True)]
+
+    def _parts(self, draws: Draws) -> list[tuple[Sequence[str], NDArray[np.float64]]]:
+        """The texts of each aggregate and their weights."""
+        if draws.logprobs is None:
+            parts = np.array_split(np.arange(len(draws.texts)), min(self.aggregates, len(draws.texts)))
+            return [weighted(Draws([draws.texts[position] for position in part.tolist()])) for part in parts]
+        texts, weights = weighted(draws)
+        parts = np.array_split(np.arange(len(texts)), min(self.aggregates, len(texts)))
+        return [([texts[position] for position in part.tolist()], weights[part]) for part in parts]
+
+
+def aggregates_of(parts: Sequence[tuple[Sequence[str], NDArray[np.float64]]]) -> Draws:
+    """An aggregate per part, whose weight is the sum of the part's weights."""
+    made = [Aggregate(f"aggregate {n} of {len(parts)}", *part) for n, part in enumerate(parts, 1)]
+    totals = [float(weights.sum()) for _, weights in parts]
+    return Draws(made, None if len(set(totals)) == 1 else [math.log(total) for total in totals])
+
+
+def weighted(draws: Draws) -> tuple[list[str], NDArray[np.float64]]:
+    """Distinct texts, in the order in which they first occur, and how often each was drawn; or its probability, if
+    log-probabilities are known: of copies with different ones, their average, as in a race."""
+    if draws.logprobs is None:
+        counts = Counter(draws.texts)
+        return list(counts), np.array([*counts.values()], dtype=np.float64)
+    found: dict[str, list[float]] = {}
+    for text, logprob in zip(draws.texts, draws.logprobs, strict=True):
+        found.setdefault(text, []).append(float(logprob))
+    means = np.array([math.fsum(values) / len(values) for values in found.values()])
+    return list(found), np.maximum(np.exp(means - means.max()), np.finfo(np.float64).tiny)

@@ -1,0 +1,96 @@
+"""Centroid-based MBR: Deguchi et al., "Centroid-Based Efficient Minimum Bayes Risk Decoding" (Findings of ACL 2024).
+
+The embeddings of the pseudo-references are clustered by k-means, and hypotheses are scored against the K centres: N x K
+scores for N hypotheses and M pseudo-references instead of N x M, and M x K distances per iteration of k-means. Every
+string is still encoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.errors import LARGEST, check_whole
+from mbrace.methods import StandardMBR, StartedBy, refused, with_cost
+from mbrace.methods.aggregate import aggregates_of, weighted
+from mbrace.randomness import key
+from mbrace.records import Record
+from mbrace.result import Decoded
+from mbrace.sampler import Draws
+from mbrace.utility import Scorer, Sentence, Utility
+
+
+@runtime_checkable
+class CentroidUtility(Protocol):
+    """A utility that can cluster references and score against the centres of clusters."""
+
+    def start_centroids(self, sentences: Sequence[Sentence]) -> Scorer:
+        """Begin the races of a window whose pseudo-references are each a `Centroid` (each ask has all centroids of one
+        clustering) or an `Aggregate`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Clustering:
+    """Distinct `texts` with `weights`, (texts,), for the utility to cluster. Centroids count equally if `equal`, else
+    each by the weights of the texts in its cluster."""
+
+    texts: Sequence[str]
+    weights: NDArray[np.float64]
+    equal: bool
+    seed: int
+
+
+class Centroid(str):
+    """A pseudo-reference that is the centre of one cluster of a `clustering`, whose centroids are scored together. As a
+    string it is its name."""
+
+    clustering: Clustering
+
+    def __new__(cls, name: str, clustering: Clustering) -> Centroid:
+        """What it stands for is in its attributes."""
+        made = super().__new__(cls, name)
+        made.clustering = clustering
+        return made
+
+
+@dataclass(frozen=True)
+class CentroidReferences:
+    """Hypotheses are scored against the centres of `centroids` clusters, which count equally, as in the paper, or with
+    `weighted` each by the number of pseudo-references in its cluster."""
+
+    centroids: int = 64
+    weighted: bool = False
+    scores_all: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_whole("centroids", self.centroids, least=1, most=LARGEST)
+
+    def check(self, utility: Utility) -> None:
+        """Refuse a utility without embeddings."""
+        if not isinstance(utility, CentroidUtility):
+            raise refused(self, utility, "has no embeddings to cluster; choose comet, learned or embedding")
+
+    def decode(self, records: Sequence[Record], mbr: StandardMBR) -> list[Decoded | Exception]:
+        """Standard MBR in which the draws are replaced by centroids."""
+        assert isinstance(mbr.utility, CentroidUtility)
+        drawn = mbr.draw(records)
+        pairs = zip(records, drawn, strict=True)
+        centres = [self._centroids(record, draws, mbr.seed) if draws.texts else draws for record, draws in pairs]
+        answers = mbr(records, draws=centres, utility=StartedBy(mbr.utility, mbr.utility.start_centroids))
+        return [with_cost(*each) for each in zip(answers, records, drawn, strict=True)]
+
+    def _centroids(self, record: Record, draws: Draws, seed: int) -> Draws:
+        """The centroids. If no more of the draws are distinct, each becomes an aggregate of its own, weighted by how
+        often it was drawn, which is standard MBR."""
+        texts, weights = weighted(draws)
+        if len(texts) <= self.centroids:
+            return aggregates_of([([text], weights[[position]]) for position, text in enumerate(texts)])
+        equal = not self.weighted and draws.logprobs is None
+        clustering = Clustering(texts, weights, equal=equal, seed=key(seed, record.id, "centroids"))
+        count = self.centroids
+        return Draws([Centroid(f"centroid {number} of {count}", clustering) for number in range(1, count + 1)])
