@@ -33,9 +33,9 @@ import texts
 import torch
 import transformers
 
-from mbrace import BERTScore, Sentence
+from mbrace import BERTScore
 from mbrace.neural import pretrained
-from mbrace.utility import Ask
+from mbrace.utility import Ask, Sentence
 
 SHAPES = {  # units, heads, layers, and the layer read
     "minilm": (384, 12, 6, 5),
