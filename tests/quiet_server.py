@@ -38,6 +38,7 @@ class QuietServer(http.server.ThreadingHTTPServer):
     """A server on a free port, whose threads end with the test."""
 
     daemon_threads = True
+    request_queue_size = 128
 
     def handle_error(self, *_: Any) -> None:
         pass

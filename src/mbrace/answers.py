@@ -34,6 +34,8 @@ class Prompt(Record):
     """What a model is asked: `source` as text or, where there are more turns or a system prompt, `messages`."""
 
     messages: tuple[Message, ...] | None = None
+    request: Mapping[str, Any] | None = None  # fields of its requests, in place of the server's own
+    seed: int | None = None  # of its draws, in place of the server's own
 
 
 def prompt_of(prompt: str | Sequence[Message], id: str | int, **fields: Any) -> Prompt:
@@ -155,6 +157,7 @@ def answers(
     seed: int = 0,
     window: int = 64,
     weighted: bool = False,
+    keep_utilities: bool = False,
     watch: Watch | None = None,
     phases: Phases | None = None,
     on_error: OnError | None = None,
@@ -182,6 +185,7 @@ def answers(
         window=window,
         sampler=sampler,
         pool=True,
+        keep_utilities=keep_utilities,
         watch=watch,
         phases=phases,
         on_error=on_error,

@@ -15,6 +15,7 @@ from mbrace.wording import counted
 
 if TYPE_CHECKING:
     from mbrace.jobs.answer import AnswerJob, AnswerModel, AnswerSummary
+    from mbrace.jobs.settings import UtilitySettings
 
 
 def add(commands: Any) -> None:
@@ -99,12 +100,18 @@ def job_from(args: argparse.Namespace) -> AnswerJob:
 
     check_whole("-n", args.n, least=1)
     check_whole("--nbest", args.nbest, least=1, most=args.n)
-    utility = utility_settings(args)
-    if utility.name == "exact" and "numbers" not in dict(utility.options):
-        utility = type(utility)(utility.name, options=(*utility.options, ("numbers", "true")))
+    utility = utility_of_votes(args)
     return AnswerJob(
         model_from(args), utility, args.n, args.regret, args.confidence, args.nbest, args.seed, args.window
     )
+
+
+def utility_of_votes(args: argparse.Namespace) -> UtilitySettings:
+    """The utility that was asked for; votes compare numbers by value."""
+    utility = utility_settings(args)
+    if utility.name == "exact" and "numbers" not in dict(utility.options):
+        utility = type(utility)(utility.name, options=(*utility.options, ("numbers", "true")))
+    return utility
 
 
 def model_from(args: argparse.Namespace) -> AnswerModel:

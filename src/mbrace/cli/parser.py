@@ -19,6 +19,7 @@ COMMANDS = (
     "generate",
     "translate",
     "answer",
+    "serve",
     "train",
     "train_metric",
     "export",

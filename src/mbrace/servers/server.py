@@ -25,7 +25,7 @@ from mbrace.sampler import Draws, Receipt, Want, ids_of, source_of
 from mbrace.servers.abilities import Abilities, Probe, beam_request, check_beams
 from mbrace.servers.answer_file import AnswerFile, key_of
 from mbrace.servers.chat import Choice, chat_messages, choices_of, cost_of
-from mbrace.servers.http import Client, RequestError
+from mbrace.servers.http import Client, RequestError, StatusError
 from mbrace.utility import Cost, PairFunction, Utility
 
 Blocks = tuple[str | int, str, int, int]  # record id, stream, first draw, count
@@ -260,22 +260,25 @@ class Server:
         choices: list[Choice] = []
         receipt = Receipt()
         while len(choices) < count:
-            body = self.body_of(record) | dict(abilities.fields)
+            body = self.body_of(record) | dict(abilities.fields) | dict(getattr(record, "request", None) or {})
+            most, seed = int(body["max_tokens"]), getattr(record, "seed", None)
             wanted = count - len(choices)
             if abilities.sends_seed:  # 31 bits, which any server takes
-                body["seed"] = key(self._seed, record.id, f"{stream} {first + len(choices)}") >> 33
+                body["seed"] = (
+                    key(self._seed if seed is None else seed, record.id, f"{stream} {first + len(choices)}") >> 33
+                )
             name = key_of([str(record.id), body | {"n": wanted}])
             kept = None if self._file is None else self._file.get(name)
             if kept is not None:
                 got, cost = [Choice(**each) for each in kept["choices"]], Cost(kept_answers=1)
                 receipt += Receipt(kept["tokens_in"], kept["tokens_out"])
             else:
-                async with self.budget.reserve(_most_tokens(body), self._max_tokens, wanted) as bill:
+                async with self.budget.reserve(_most_tokens(body), most, wanted) as bill:
                     if not bill.choices:  # none that the budget pays for
                         return Drawn(choices, receipt + Receipt(denied=wanted))
                     got, cost = await self._post(body | {"n": bill.choices}, bill.choices)
                     if abilities.usage_of_one and len(got) > 1:
-                        cost = await self._recount(got, cost)
+                        cost = await self._recount(got, cost, most)
                     bill.spent = cost.prompt_tokens + cost.completion_tokens
                 receipt += Receipt(cost.prompt_tokens, cost.completion_tokens, 1)
                 if self._file is not None:
@@ -300,12 +303,12 @@ class Server:
         self.cut += drawn.receipt.cut
         self.blank += drawn.receipt.blank
 
-    async def _recount(self, choices: Sequence[Choice], cost: Cost) -> Cost:
+    async def _recount(self, choices: Sequence[Choice], cost: Cost, most: int) -> Cost:
         """The tokens of all choices, from a server (llama.cpp) whose `usage` is that of the first one."""
         tokens = 0
         for choice in choices[1:]:
             if choice.is_cut:
-                tokens += self._max_tokens
+                tokens += most
                 continue
             found = await self._client.ask_once({"content": choice.written}, "/tokenize")
             count = len(found["tokens"]) if isinstance(found, dict) and "tokens" in found else cost.completion_tokens
@@ -339,7 +342,7 @@ class Server:
             plain = self._with_text("a") | dict(fields) | seed | {"n": 1, "max_tokens": self._max_tokens}
             if await self._client.answers(plain, read):
                 raise
-            raise ServiceError(str(error)) from error
+            raise StatusError(str(error), error.status) from error
         self._has_sampled = True
         return found
 
@@ -391,6 +394,7 @@ class Ongoing:
         self._server = server
         self._drawers: list[ServerDrawer] = []
         self.is_cancelled = False
+        self.texts: list[str] = []  # all whole draws so far
 
     def start_counted(self, records: Sequence[Record], receipts: dict[str | int, Receipt]) -> ServerDrawer:
         """Begin a window of races, whose costs are added to `receipts`."""
@@ -447,7 +451,10 @@ class ServerDrawer:
         if self._receipts is not None:
             name = self._records[want.sentence].id
             self._receipts[name] = self._receipts.get(name, Receipt()) + drawn.receipt
-        return drawn.draws(logprobs=self._server._logprobs)
+        draws = drawn.draws(logprobs=self._server._logprobs)
+        if self._ongoing is not None:
+            self._ongoing.texts += draws.texts
+        return draws
 
     def cancel(self) -> None:
         """Cancel what was requested; may be called from another thread."""

@@ -1,0 +1,256 @@
+"""The endpoint as a Starlette app: who may ask, what is answered, streams, and the page with a live race."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from mbrace.answers import Answer
+from mbrace.errors import ServiceError, UserError
+from mbrace.serve.engine import Engine
+from mbrace.serve.messages import Asked, BadRequest, asked_from, chunks, reply
+from mbrace.servers.http import RequestError, StatusError
+
+BODY_BYTES = 4 << 20
+KEEP_ALIVE = 5.0  # seconds between the comments of a stream
+HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+_STATIC = Path(__file__).parent / "static"
+
+log = logging.getLogger("mbrace")
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may ask: those with the key, by one of these host names."""
+
+    key: str | None = None
+    hosts: Collection[str] = ("localhost", "127.0.0.1", "::1")
+    any_address: bool = False
+
+    def refusal(self, request: Request) -> Response | None:
+        """Why a request is refused; None if it is not."""
+        host = request.headers.get("host", "")
+        if not self._knows(host):
+            return error_reply(421, "this host name is not served here")
+        origin = request.headers.get("origin")  # sent by browsers: another site's page may not ask
+        if origin is not None and urlsplit(origin).netloc != host:
+            return error_reply(403, "requests of other sites' pages are not answered")
+        if self.key is not None and request.url.path not in ("/", "/health") and "/static/" not in request.url.path:
+            scheme, _, given = request.headers.get("authorization", "").partition(" ")
+            good = scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self.key.encode())
+            if not good:
+                return error_reply(401, "give the key of MBRACE_SERVE_KEY as a bearer token")
+        return None
+
+    def _knows(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        if name in self.hosts:
+            return True
+        try:  # DNS rebinding needs a name, so an address is safe
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return self.any_address
+
+
+def error_reply(status: int, message: str, field: str | None = None, **headers: str) -> JSONResponse:
+    """An error in OpenAI's form."""
+    kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+    kind = kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
+    error = {"message": message, "type": kind, "param": field, "code": None}
+    return JSONResponse({"error": error}, status, headers)
+
+
+def create_app(engine: Engine, access: Access, *, model: str) -> Starlette:
+    """The ASGI application that answers by races of `engine`."""
+    site = _Site(engine, model)
+
+    def guarded(handle: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            response = access.refusal(request)
+            if response is None:
+                try:
+                    response = await handle(request)
+                except BadRequest as error:
+                    response = error_reply(error.status, str(error), error.field)
+            response.headers.update(HEADERS)
+            engine.metrics.add(f'requests_total{{path="{request.url.path}",status="{response.status_code}"}}')
+            return response
+
+        return answer
+
+    routes = [
+        Route("/", guarded(site.page), methods=["GET"]),
+        Route("/health", guarded(site.health), methods=["GET"]),
+        Route("/metrics", guarded(site.metrics), methods=["GET"]),
+        Route("/v1/models", guarded(site.models), methods=["GET"]),
+        Route("/v1/chat/completions", guarded(site.chat), methods=["POST"]),
+        Route("/v1/completions", guarded(site.completions), methods=["POST"]),
+        Route("/race", guarded(site.race), methods=["POST"]),
+        Mount("/static", StaticFiles(directory=_STATIC)),
+    ]
+    return Starlette(routes=routes)
+
+
+class _Site:
+    """One method per path."""
+
+    def __init__(self, engine: Engine, model: str) -> None:
+        self.engine, self.model = engine, model
+
+    async def page(self, request: Request) -> Response:
+        return Response((_STATIC / "race.html").read_bytes(), media_type="text/html; charset=utf-8")
+
+    async def health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok", "open_requests": self.engine.metrics.open})
+
+    async def metrics(self, request: Request) -> Response:
+        return PlainTextResponse(self.engine.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def models(self, request: Request) -> Response:
+        found = {"id": self.model, "object": "model", "created": 0, "owned_by": "mbrace"}
+        return JSONResponse({"object": "list", "data": [found]})
+
+    async def chat(self, request: Request) -> Response:
+        return await self._answer(request, chat=True)
+
+    async def completions(self, request: Request) -> Response:
+        return await self._answer(request, chat=False)
+
+    async def race(self, request: Request) -> Response:
+        """The steps of a race as lines of JSON, for the page."""
+        asked = await self._asked(request, chat=True)
+        steps: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def tell(step: dict[str, Any]) -> None:
+            loop.call_soon_threadsafe(steps.put_nowait, step)
+
+        task = self._start(asked, tell)
+
+        async def lines() -> AsyncIterator[str]:
+            try:
+                while not (task.done() and steps.empty()):
+                    with suppress(asyncio.TimeoutError):
+                        step = await asyncio.wait_for(steps.get(), 0.1)
+                        yield json.dumps(step) + "\n"
+                try:
+                    yield json.dumps({"answer": reply(asked, task.result(), self.model)}) + "\n"
+                except Exception as error:
+                    yield json.dumps({"error": _explained(error)[1]}) + "\n"
+            finally:
+                task.cancel()
+
+        return StreamingResponse(lines(), media_type="application/x-ndjson")
+
+    async def _asked(self, request: Request, *, chat: bool) -> Asked:
+        engine = self.engine
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > BODY_BYTES:
+                raise BadRequest(f"the body is larger than {BODY_BYTES >> 20} MiB", status=413)
+        try:
+            found = json.loads(body)
+        except (ValueError, RecursionError):
+            raise BadRequest("the body is not JSON") from None
+        return asked_from(
+            found, chat=chat, model=self.model, most_draws=engine.most_draws, utilities=tuple(engine.windows)
+        )
+
+    def _start(self, asked: Asked, watch: Callable[[dict[str, Any]], None] | None = None) -> asyncio.Task[Answer]:
+        """Begin a race, which counts as an open request until it has ended."""
+        engine = self.engine
+        if engine.metrics.open >= engine.open_requests:
+            raise BadRequest(f"{engine.open_requests} requests are open; try again soon", status=429)
+        engine.metrics.open += 1
+        task = asyncio.create_task(
+            engine.answer(
+                asked.prompt, chat=asked.chat, n=asked.n, regret=asked.regret, utility=asked.utility, watch=watch
+            )
+        )
+
+        def end(_: object) -> None:
+            engine.metrics.open -= 1
+
+        task.add_done_callback(end)
+        return task
+
+    async def _answer(self, request: Request, *, chat: bool) -> Response:
+        asked = await self._asked(request, chat=chat)
+        task = self._start(asked)
+        if asked.stream:
+            return StreamingResponse(self._stream(asked, task), media_type="text/event-stream")
+        gone = asyncio.create_task(_gone(request))
+        try:
+            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():  # the client went away
+                return Response(status_code=499)
+            return JSONResponse(reply(asked, task.result(), self.model))
+        except (UserError, OSError) as error:
+            status, message = _explained(error)
+            return error_reply(status, message)
+        finally:
+            gone.cancel()
+            task.cancel()
+
+    async def _stream(self, asked: Asked, task: asyncio.Task[Answer]) -> AsyncIterator[str]:
+        """Comments while the race is open, then the answer."""
+        try:
+            while not (await asyncio.wait({task}, timeout=KEEP_ALIVE))[0]:
+                yield ": the race is open\n\n"
+            try:
+                whole = reply(asked, task.result(), self.model)
+            except (UserError, OSError) as error:
+                status, message = _explained(error)
+                found = {"error": {"message": message, "type": "server_error", "code": status}}
+                yield f"data: {json.dumps(found)}\n\n"
+                return
+            for part in chunks(asked, whole):
+                yield f"data: {json.dumps(part)}\n\n"
+            yield "data: [DONE]\n\n"
+        finally:
+            task.cancel()
+
+
+async def _gone(request: Request) -> None:
+    """Wait until the client has gone away."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _explained(error: Exception) -> tuple[int, str]:
+    """The status and the message of an error; an upstream server's status is kept."""
+    status = error.status if isinstance(error, RequestError | StatusError) else 0
+    if 400 <= status < 600:
+        return status, f"upstream: {error}"
+    if isinstance(error, ServiceError | RequestError):
+        return 502, f"upstream: {error}"
+    if isinstance(error, UserError):  # none of the draws could be used
+        return 422, str(error).partition(": ")[2] or str(error)
+    log.warning("%s: %s", type(error).__name__, error)
+    return 500, "the race failed; the log says why"

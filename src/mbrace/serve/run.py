@@ -1,0 +1,95 @@
+"""Listens, answers until SIGTERM or Ctrl-C, and then lets open requests finish."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections.abc import Callable, Mapping
+
+import uvicorn
+
+from mbrace.cores import limit_helpers
+from mbrace.errors import ServiceError, UserError, check_whole
+from mbrace.serve.app import Access, create_app
+from mbrace.serve.engine import Engine
+from mbrace.serve.limits import Limits, limited_config
+from mbrace.servers.server import Server
+from mbrace.utility import Utility
+
+KEY = "MBRACE_SERVE_KEY"
+
+
+def serve(
+    make_server: Callable[[bool], Server],
+    utilities: Mapping[str, Utility],
+    *,
+    model: str,
+    chat: bool = True,
+    most_draws: int = 16,
+    regret: float = 0.2,
+    confidence: float = 0.95,
+    host: str = "127.0.0.1",
+    port: int = 8001,
+    public_host: str | None = None,
+    open_requests: int = 128,
+    drain: float = 30.0,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Serve consensus answers of the model `model`; `make_server(chat)` makes the upstream server of an endpoint.
+
+    The first of `utilities` is the default; a request may choose the others. The key comes from MBRACE_SERVE_KEY;
+    without one, only loopback is served. `drain` is how many seconds open requests have after SIGTERM.
+    """
+    check_whole("open_requests", open_requests, least=1, most=1024)
+    key = os.environ.get(KEY) or None
+    if key is None and not is_loopback(host):
+        raise UserError(f"host {host}: others could use this endpoint; set a key in {KEY}, or listen on 127.0.0.1")
+    limit_helpers(1)  # races are many threads already
+    engine = Engine(
+        make_server, utilities, most_draws=most_draws, regret=regret, confidence=confidence, open_requests=open_requests
+    )
+    try:
+        with listen(host, port) as listener:
+            own = {"localhost", "127.0.0.1", "::1", host.lower(), *([public_host.lower()] if public_host else [])}
+            access = Access(key, own, any_address=not is_loopback(host))
+            address = listener.getsockname()[1]
+            say(f"http://{'127.0.0.1' if is_loopback(host) else host}:{address}/v1 answers for {model}")
+            try:
+                say(f"upstream {engine.server(chat).url}: {engine.server(chat).abilities().describe()}")
+            except ServiceError as error:
+                say(f"upstream: {error}; requests will be answered once it is there")
+            config = limited_config(
+                create_app(engine, access, model=model),
+                Limits(connections=4 * open_requests),
+                log_level="warning",
+                timeout_graceful_shutdown=max(1, int(drain)),
+            )
+            server = uvicorn.Server(config)
+            try:
+                server.run(sockets=[listener])
+            except KeyboardInterrupt:  # uvicorn raises it again after finishing the open requests
+                pass
+    finally:
+        engine.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(256)
+    except OSError as error:
+        raise UserError(f"cannot listen on {host} port {port}: {error.strerror}; try another port") from error
+    return listener
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

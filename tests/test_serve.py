@@ -1,0 +1,372 @@
+"""`mbrace serve`: OpenAI's client gets normal answers, who may not ask is refused, and nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import uvicorn
+from test_answer import PEAKED, SPREAD, Model
+
+import mbrace
+from mbrace.serve.app import Access, create_app
+from mbrace.serve.engine import Engine, SharedWindow
+from mbrace.serve.limits import Limits, limited_config
+from mbrace.serve.run import listen, serve
+
+
+@dataclass
+class Served:
+    """A running endpoint in front of a model that a test tells what to draw."""
+
+    url: str
+    model: Model
+    engine: Engine
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[Served]:
+    model = Model()
+
+    def make(chat: bool) -> mbrace.Server:
+        return mbrace.Server(model.url, "m", chat=chat, retries=0, concurrency=64)
+
+    utilities = {"chrf++": mbrace.ChrF(), "exact": mbrace.ExactMatch(numbers=True)}
+    engine = Engine(make, utilities, most_draws=16, regret=0.2, confidence=0.95, open_requests=32)
+    listener = listen("127.0.0.1", 0)
+    app = create_app(engine, Access(), model="m")
+    server = uvicorn.Server(limited_config(app, Limits(connections=256), log_level="error"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    yield Served(f"http://127.0.0.1:{listener.getsockname()[1]}", model, engine)
+    server.should_exit = True
+    thread.join(10)
+    engine.close()
+    model.server.shutdown()
+
+
+@pytest.fixture
+def served(endpoint: Served) -> Served:
+    endpoint.model.plan = lambda number: None
+    endpoint.model.texts = lambda prompt: PEAKED
+    endpoint.model.bodies.clear()
+    return endpoint
+
+
+def client_of(served: Served, key: str = "none") -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{served.url}/v1", api_key=key, max_retries=0)
+
+
+QUESTION: Any = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "What is the capital of France?"},
+]
+
+
+# what is answered
+
+
+def test_the_openai_client_gets_a_normal_answer_with_honest_usage(served: Served) -> None:
+    client = client_of(served)
+    assert [model.id for model in client.models.list()] == ["m"]
+    found = client.chat.completions.create(model="m", messages=QUESTION, temperature=0.5, max_tokens=20, stop=["\n"])
+    assert found.choices[0].message.content == PEAKED[0]
+    assert found.choices[0].finish_reason == "stop"
+    race = found.model_extra["mbrace"]  # type: ignore[index]
+    sent = [body for body in served.model.bodies if body["messages"] == QUESTION]
+    assert race["draws"] == sum(body["n"] for body in sent)
+    assert all((body["temperature"], body["max_tokens"], body["stop"]) == (0.5, 20, ["\n"]) for body in sent)
+    assert found.usage is not None
+    assert found.usage.completion_tokens == 3 * race["draws"]
+    assert found.usage.prompt_tokens == 10 * len(sent)
+    assert race["stopped"] in ("regret", "one text", "all draws")
+    assert race["runner_up"] is None or race["runner_up"]["text"] in PEAKED
+
+
+def test_completions_streams_and_the_async_client_give_the_same_answer(served: Served) -> None:
+    client = client_of(served)
+    asked: Any = {"model": "m", "messages": QUESTION, "seed": 7}
+    whole = client.chat.completions.create(**asked).choices[0].message.content
+    parts = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    assert "".join(part.choices[0].delta.content or "" for part in parts if part.choices) == whole
+    assert parts[-1].usage is not None
+    assert parts[-1].usage.completion_tokens > 0
+    plain = client.completions.create(model="m", prompt="What is the capital of France?")
+    assert plain.choices[0].text in PEAKED
+
+    async def ask() -> list[str | None]:
+        async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as other:
+            found = await asyncio.gather(*(other.chat.completions.create(**asked) for _ in range(8)))
+            return [each.choices[0].message.content for each in found]
+
+    assert asyncio.run(ask()) == [whole] * 8  # the same seed, the same draws
+
+
+def test_n_is_the_number_of_choices_and_mbrace_n_the_most_draws(served: Served) -> None:
+    served.model.texts = lambda prompt: SPREAD
+    found = client_of(served).chat.completions.create(
+        model="m", messages=QUESTION, n=3, extra_body={"mbrace": {"n": 8, "regret": 0.0}}
+    )
+    assert len({choice.message.content for choice in found.choices}) == 3
+    race = found.model_extra["mbrace"]  # type: ignore[index]
+    assert race["draws"] <= 8
+    assert race["runner_up"]["text"] == found.choices[1].message.content
+    assert sum(body["n"] for body in served.model.bodies) == race["draws"]
+
+
+def test_a_utility_of_the_list_may_be_chosen(served: Served) -> None:
+    served.model.texts = lambda prompt: ["1,000", "1000", "1000.0", "7"]
+    found = client_of(served).chat.completions.create(
+        model="m", messages=QUESTION, extra_body={"mbrace": {"utility": "exact"}}
+    )
+    assert found.choices[0].message.content in ("1,000", "1000", "1000.0")
+    assert found.model_extra["mbrace"]["stopped"] in ("vote", "one text", "all draws")  # type: ignore[index]
+
+
+def test_temperature_0_is_one_draw(served: Served) -> None:
+    found = client_of(served).chat.completions.create(model="m", messages=QUESTION, temperature=0)
+    assert found.model_extra["mbrace"]["draws"] == 1  # type: ignore[index]
+
+
+def test_a_stream_sends_comments_while_the_race_is_open(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mbrace.serve import app
+
+    monkeypatch.setattr(app, "KEEP_ALIVE", 0.05)
+    served.model.plan = lambda number: time.sleep(0.3)  # type: ignore[func-returns-value]
+    with httpx.stream(
+        "POST", f"{served.url}/v1/chat/completions", json={"messages": QUESTION, "stream": True}, timeout=20
+    ) as response:
+        text = "".join(response.iter_text())
+    assert text.startswith(": the race is open")
+    assert text.rstrip().endswith("data: [DONE]")
+
+
+# what is refused
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools: calls of tools"),
+        ({"logprobs": True}, "logprobs: an answer is chosen among several"),
+        ({"n": 17}, "n: must be from 1 to 16"),
+        ({"mbrace": {"n": 17}}, "mbrace.n: must be from 1 to 16"),
+        ({"mbrace": {"regret": -1}}, "mbrace.regret: must be 0 or more"),
+        ({"mbrace": {"utility": "os:system"}}, "mbrace.utility: only chrf++, exact"),
+        ({"mbrace": {"model": "x"}}, "mbrace.model: is not known"),
+        ({"temperature": "hot"}, "temperature: must be from 0 to 2"),
+        ({"max_tokens": 0}, "max_tokens: must be from 1"),
+        ({"frobnicate": 1}, "frobnicate: is not known here"),
+        ({"messages": []}, "give messages"),
+        ({"messages": [{"role": "user", "content": " "}]}, "the last message is empty"),
+        ({"stream": "yes"}, "stream: must be true or false"),
+    ],
+)
+def test_a_bad_request_is_refused_by_its_field(served: Served, more: dict[str, Any], words: str) -> None:
+    found = httpx.post(f"{served.url}/v1/chat/completions", json={"model": "m", "messages": QUESTION} | more)
+    assert found.status_code == 400
+    assert words in found.json()["error"]["message"]
+    assert served.model.bodies == []
+
+
+def test_other_models_bodies_hosts_and_origins_are_refused(served: Served) -> None:
+    url = f"{served.url}/v1/chat/completions"
+    asked = {"model": "m", "messages": QUESTION}
+    assert httpx.post(url, json=asked | {"model": "gpt"}).status_code == 404
+    assert httpx.post(url, content=b"{").status_code == 400
+    assert httpx.post(url, content=b"x" * (5 << 20)).status_code == 413
+    assert httpx.post(url, json=asked, headers={"host": "evil.example"}).status_code == 421
+    assert httpx.post(url, json=asked, headers={"origin": "http://evil.example"}).status_code == 403
+    assert httpx.post(url, json=asked, headers={"origin": served.url}).status_code == 200
+
+
+def test_the_key_is_needed_where_one_is_set() -> None:
+    from starlette.testclient import TestClient
+
+    engine = Engine(lambda chat: None, {"chrf++": mbrace.ChrF()}, most_draws=4, regret=0.2, confidence=0.95,  # type: ignore[arg-type, return-value]
+                    open_requests=1)  # fmt: skip
+    client = TestClient(create_app(engine, Access("secret"), model="m"), base_url="http://localhost")
+    assert client.get("/health").status_code == 200
+    assert client.get("/").status_code == 200
+    for path in ("/v1/models", "/metrics"):
+        assert client.get(path).status_code == 401
+        assert client.get(path, headers={"authorization": "Bearer wrong"}).status_code == 401
+        assert client.get(path, headers={"authorization": "Bearer secret"}).status_code == 200
+
+
+def test_without_a_key_only_loopback_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MBRACE_SERVE_KEY", raising=False)
+    with pytest.raises(mbrace.UserError, match=r"host 0\.0\.0\.0: others could use this endpoint; set a key"):
+        serve(lambda chat: None, {}, model="m", host="0.0.0.0")  # type: ignore[arg-type, return-value]
+
+
+# upstream
+
+
+@pytest.mark.parametrize(("status", "wanted"), [("429", 429), ("401", 401), ("503", 503)])
+def test_upstream_errors_keep_their_status(served: Served, status: str, wanted: int) -> None:
+    served.model.plan = lambda number: status
+    found = httpx.post(f"{served.url}/v1/chat/completions", json={"messages": QUESTION}, timeout=20)
+    assert found.status_code == wanted
+    assert found.json()["error"]["message"].startswith("upstream: ")
+
+
+def test_draws_that_are_all_cut_are_an_error_that_says_so(served: Served) -> None:
+    served.model.texts = lambda prompt: ["cut ...", "half ..."]
+    found = httpx.post(f"{served.url}/v1/chat/completions", json={"messages": QUESTION}, timeout=20)
+    assert found.status_code == 422
+    assert "none of 16 samples is a whole answer" in found.json()["error"]["message"]
+
+
+def test_a_client_that_goes_away_cancels_its_upstream_requests(served: Served) -> None:
+    waiting, release = threading.Event(), threading.Event()
+
+    def plan(number: int) -> None:
+        waiting.set()
+        release.wait(10)
+
+    served.model.plan = plan
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{served.url}/v1/chat/completions", json={"messages": QUESTION}, timeout=0.5)
+    assert waiting.is_set()
+    began = time.monotonic()
+    while served.engine.metrics.open and time.monotonic() - began < 5:
+        time.sleep(0.02)
+    assert served.engine.metrics.open == 0
+    release.set()
+    served.model.plan = lambda number: None
+    time.sleep(0.3)
+    assert len(served.model.bodies) == 1  # no next step
+
+
+def test_no_more_requests_are_open_than_allowed(served: Served) -> None:
+    release = threading.Event()
+    served.model.plan = lambda number: release.wait(10) and None  # type: ignore[func-returns-value]
+
+    async def ask() -> list[int]:
+        async with httpx.AsyncClient(timeout=20) as client:
+            url = f"{served.url}/v1/chat/completions"
+            tasks = [asyncio.create_task(client.post(url, json={"messages": QUESTION})) for _ in range(40)]
+            while served.engine.metrics.open < 32:
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(0.2)
+            release.set()
+            return [found.status_code for found in await asyncio.gather(*tasks)]
+
+    statuses = asyncio.run(ask())
+    assert (statuses.count(200), statuses.count(429)) == (32, 8)
+
+
+def test_races_that_ask_at_the_same_time_share_one_batch() -> None:
+    begun, batches = threading.Event(), []
+
+    def utility(hypotheses: Any, references: Any) -> list[float]:
+        batches.append(len(hypotheses))
+        begun.wait(5)
+        return [float(h == r) for h, r in zip(hypotheses, references, strict=True)]
+
+    plain = mbrace.Pairwise(utility, batch=True)
+    shared = SharedWindow(plain)
+    lists = [[f"{number} {word}" for word in "abcab"] for number in range(6)]
+    found: dict[int, Any] = {}
+
+    def race(number: int) -> None:
+        found[number] = mbrace.decode(lists[number], utility=shared, prune=None)
+
+    threads = [threading.Thread(target=race, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    while not batches:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    begun.set()
+    for thread in threads:
+        thread.join(10)
+    assert len(batches) == 2  # the first alone, then all that had come meanwhile
+    assert shared.largest == 5
+    for number in range(6):
+        assert found[number] == mbrace.decode(lists[number], utility=plain, prune=None)
+
+
+def test_the_metrics_count(served: Served) -> None:
+    before = served.engine.metrics.counters["draws_total"]
+    client_of(served).chat.completions.create(model="m", messages=QUESTION)
+    text = httpx.get(f"{served.url}/metrics").text
+    assert served.engine.metrics.counters["draws_total"] > before
+    for line in (
+        "# TYPE mbrace_draws_total counter",
+        'mbrace_requests_total{path="/v1/chat/completions",status="200"}',
+    ):
+        assert line in text
+    assert httpx.get(f"{served.url}/health").json() == {"status": "ok", "open_requests": 0}
+
+
+# the command
+
+
+def test_the_command_serves_drains_on_sigterm_and_logs_no_prompt() -> None:
+    model = Model()
+    environment = os.environ | {"MBRACE_SERVE_KEY": "key-of-ours", "OPENAI_API_KEY": "key-upstream"}
+    command = ["serve", "--server", model.url, "--server-model", "m", "--port", "0", "-n", "8"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mbrace", *command],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    url = line.split("mbrace: ")[-1].split(" ")[0]
+    model.plan = lambda number: time.sleep(1.0)  # type: ignore[func-returns-value]
+    client = openai.OpenAI(base_url=url, api_key="key-of-ours", max_retries=0)
+    secret: Any = [{"role": "user", "content": "a-secret-question"}]
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(client.chat.completions.create(model="m", messages=secret)))
+    thread.start()
+    while not model.bodies:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    thread.join(20)
+    assert answers[0].choices[0].message.content in PEAKED  # an open request gets its answer
+    _, said = process.communicate(timeout=20)
+    for word in ("a-secret-question", "key-of-ours", "key-upstream", "Traceback", "capital"):
+        assert word not in line + said
+    assert model.headers[-1]["authorization"] == "Bearer key-upstream"
+    model.server.shutdown()
+
+
+# the page
+
+
+def test_a_person_watches_the_answers_race(served: Served, browser: Any) -> None:
+    served.model.texts = lambda prompt: [f"<b>{text}</b>" for text in SPREAD[:4]] + ["<b>the one</b>"] * 8
+    page = browser.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.goto(served.url + "/")
+    page.get_by_label("Prompt").fill("Which one?")
+    page.get_by_role("button", name="Ask").click()
+    page.locator("#answer").wait_for(timeout=20_000)
+    assert page.locator("#text").inner_text() in served.model.texts("")  # as text, not as markup
+    assert page.locator("#rows li").count() >= 1
+    assert "draws, stopped by" in page.locator("#cost").inner_text()
+    served.model.plan = lambda number: "401"
+    page.get_by_role("button", name="Ask").click()
+    page.get_by_text("failed: upstream").wait_for(timeout=20_000)
+    assert errors == []
+    page.close()
+    assert json.dumps(served.model.bodies[0]["messages"]) == json.dumps([{"role": "user", "content": "Which one?"}])
