@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import mbrace
-from mbrace.models.bundle import load_bundled
+from mbrace.models.marian_network import load_bundled
 
 DECODER_LAYERS, IDS = 6, 16000
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-from mbrace.models import beam_search, search
+from mbrace.models import beam_search, sampling, search
 from mbrace.models.live import LiveModel
 from mbrace.neural.encoder import Encoder
 
@@ -39,7 +39,7 @@ class Clock:
 def clocked(clock: Clock) -> Iterator[None]:
     """Count inside: searches, time steps, ids to texts, texts to tokens."""
     with (
-        mock.patch.object(search, "sample", clock.around("sample", search.sample)),
+        mock.patch.object(sampling, "sample", clock.around("sample", sampling.sample)),
         mock.patch.object(beam_search, "beam", clock.around("beam", beam_search.beam)),
         mock.patch.object(search.Search, "advance", clock.around("step", search.Search.advance)),
         mock.patch.object(LiveModel, "texts", clock.around("texts", LiveModel.texts)),

@@ -161,7 +161,7 @@ def synchronize() -> None:
 
 def peer_model(name: str) -> Any:
     if name == "bundled":
-        from mbrace.models.bundle import load_bundled
+        from mbrace.models.marian_network import load_bundled
 
         return load_bundled()[0]
     return transformers.AutoModelForSeq2SeqLM.from_pretrained(name)

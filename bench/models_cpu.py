@@ -3,7 +3,7 @@
     python bench/models_cpu.py [--sentences 8] [--trials 3]
 
 Sources of newstest2018 de-en and the bundled translator. The paths of a beam share their past where it was stored
-(past.py) instead of copying it at every step. Writes bench/results/models-cpu.md.
+(kv_cache.py) instead of copying it at every step. Writes bench/results/models-cpu.md.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from mbrace import _native
 from mbrace.cores import cores
 from mbrace.experiments.runtimes import processor_name
 from mbrace.io.candidates import read_records
-from mbrace.models import marian, past
+from mbrace.models import kv_cache, marian
 
 HERE = Path(__file__).parent
 CANDIDATES = HERE.parent / "experiments" / "candidates" / "de-en.test.jsonl.xz"
 
 
-def copied(device: torch.device, dtype: torch.dtype, layers: int, shape: Any, *, shared: bool) -> past.Past:
-    return past.CopiedPast(torch.float32, layers)
+def copied(device: torch.device, dtype: torch.dtype, layers: int, shape: Any, *, shared: bool) -> kv_cache.CopiedCache:
+    return kv_cache.CopiedCache(torch.float32, layers)
 
 
 @contextmanager
 def reading(threads: int) -> Iterator[None]:
     """The past is shared, and so many threads read it; 0: it is copied."""
     kernel = mock.Mock(attend=partial(_native.attend, threads=threads))
-    patches = mock.patch.object(marian, "past_for", copied), mock.patch.object(past, "_native", kernel)
+    patches = mock.patch.object(marian, "cache_for", copied), mock.patch.object(kv_cache, "_native", kernel)
     with patches[0 if threads == 0 else 1]:
         yield
 

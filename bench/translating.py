@@ -32,7 +32,7 @@ import mbrace
 from mbrace.api import decode_corpus
 from mbrace.io.candidates import read_records
 from mbrace.jobs.presets import main_cost, preset_settings
-from mbrace.models import recorded
+from mbrace.models import gpu
 from mbrace.models.hypotheses import SamplingSettings, live_candidates
 from mbrace.neural.device import choose_device
 from mbrace.prune import stops_by_regret
@@ -139,13 +139,13 @@ def recorded_agreement(model: Any, sources: list[str]) -> str:
         return [text for texts in [*drawn, *(beam.texts for beam in model.beam(sources, k=32))] for text in texts]
 
     replayed = outputs()
-    with mock.patch.object(recorded, "usable", return_value=False):
+    with mock.patch.object(gpu, "can_record", return_value=False):
         plain = outputs()
         again = outputs()
     same, base = (sum(a == b for a, b in zip(plain, other, strict=True)) for other in (replayed, again))
     return (
         f"{same} of {len(plain)} outputs are those of plain steps ({base} are when plain steps are run twice); "
-        f"recording {'failed' if recorded._failed else 'worked'}"
+        f"recording {'failed' if gpu._failed else 'worked'}"
     )
 
 
@@ -232,7 +232,7 @@ def main() -> None:
     sources = [record.source or "" for record in records]
     sources, warm = sources[: args.sentences], sources[args.sentences :][: 20 if device.type == "cuda" else 1]
     size = 8 if args.tiny else 256
-    agreement = recorded_agreement(model, warm) if recorded.usable(device) else "no steps are recorded here"
+    agreement = recorded_agreement(model, warm) if gpu.can_record(device) else "no steps are recorded here"
     print(agreement, flush=True)
     machine = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or "CPU"
     about = {"machine": machine, "utility": utility.name, "recorded": agreement}
@@ -252,7 +252,7 @@ def main() -> None:
         for way in [*chosen[first:], *chosen[:first]]:
             found[way.name] = measure(way, model, utility, sources, found.get(way.name))
             if args.plain:
-                with mock.patch.object(recorded, "usable", return_value=False):
+                with mock.patch.object(gpu, "can_record", return_value=False):
                     name = f"{way.name}, without recorded steps"
                     found[name] = measure(way, model, utility, sources, found.get(name))
             print(way.name, json.dumps(found[way.name]), flush=True)

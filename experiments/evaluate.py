@@ -16,7 +16,7 @@ import torch
 from sacrebleu.metrics import BLEU, CHRF
 
 from mbrace.jobs.sources import read_sources
-from mbrace.models.bundle import load_bundled, quantise
+from mbrace.models.marian_network import load_bundled, quantise
 from mbrace.models.seq2seq import Seq2Seq
 
 

@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from mbrace.models import beam_search, best, choice, paths
-from mbrace.models.chosen_ids import ChosenIds
+from mbrace.models import beam_search, topk
+from mbrace.models import next_ids as choice
 
 MOST_PATHS, FEW_ROWS = 1024, 0
-follow_back = paths.follow_back
+follow_back = beam_search.follow_back
 skipped = 0  # how often some rows were not in use
 
 
@@ -65,7 +65,7 @@ def attend_to_memory(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, 
 
 def next_ids(
     logits: Tensor, bias: Tensor | None, u: Tensor, *, epsilon: float, min_p: float, used: Tensor | None = None
-) -> ChosenIds:
+) -> tuple[Tensor, ...]:
     count = _count(used, len(logits))
     assert not logits[:count].isnan().any()
     weights = choice.Truncation(epsilon or None, min_p=min_p or None)(choice._biased(logits[:count], bias))
@@ -75,25 +75,25 @@ def next_ids(
         F.pad(x, (0, len(logits) - count), value=value)
         for x, value in ((ids, 0), (before, 0), (size, 1), (total, 1), (logprobs, 0))
     ]
-    return ChosenIds(*filled)
+    return tuple(filled)
 
 
 def chunk_maxima(logits: Tensor, bias: Tensor | None, chunk: int, used: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    logprobs = choice.logprobs(logits, bias)
-    highest = best._maxima(logprobs, -(-logits.shape[1] // chunk))
+    logprobs = choice.log_probabilities(logits, bias)
+    highest = topk._maxima(logprobs, -(-logits.shape[1] // chunk))
     highest[_count(used, len(logits)) :] = torch.nan
     return highest, -choice._biased(logits, bias).logsumexp(-1)
 
 
 def totals_of_paths(highest: Tensor, scores: Tensor, rows: Tensor) -> Tensor:
     assert 0 <= int(rows.min()) <= int(rows.max()) < len(highest)
-    return best._of_paths(highest, scores, rows)
+    return topk._of_paths(highest, scores, rows)
 
 
 def chunk_totals(
     logits: Tensor, bias: Tensor | None, shifts: Tensor, scores: Tensor, rows: Tensor, chunks: Tensor, chunk: int
 ) -> tuple[Tensor, Tensor]:
-    return best._chunk_totals(choice.logprobs(logits, bias), scores, rows, chunks)
+    return topk._chunk_totals(choice.log_probabilities(logits, bias), scores, rows, chunks)
 
 
 def split_extensions(

@@ -12,9 +12,8 @@ import tiny_models as tiny
 import torch
 
 import mbrace
-from mbrace.models.choice import choose
-from mbrace.models.draw_keys import draw_keys, uniforms
 from mbrace.models.hypotheses import HypothesisMaker
+from mbrace.models.next_ids import choose, draw_keys, uniforms
 from mbrace.models.seq2seq import steps_that_fit
 from mbrace.records import Record
 from mbrace.sampler import Want

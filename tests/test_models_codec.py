@@ -15,7 +15,7 @@ from mbrace._native import Pieces
 pytest.importorskip("sentencepiece")
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-from mbrace.models.bundle import load_bundled  # noqa: E402
+from mbrace.models.marian_network import load_bundled  # noqa: E402
 from mbrace.models.tokenizers import (  # noqa: E402
     MarianCodec,
     Vocabulary,

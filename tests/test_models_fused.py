@@ -16,14 +16,15 @@ import test_models_past
 import tiny_models
 
 import mbrace
-from mbrace.models import beam_search, best, choice, marian, past, paths, recorded
-from mbrace.models.best import best_totals
+from mbrace.models import beam_search, gpu, topk
+from mbrace.models import next_ids as choice
+from mbrace.models.topk import best_totals
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not torch.cuda.is_available():
     pytest.skip("needs a GPU, or Triton and TRITON_INTERPRET=1 (make fused)", allow_module_level=True)
 fused = pytest.importorskip("mbrace.models.fused")
-fused_trial = pytest.importorskip("mbrace.models.fused_trial")
+fused = pytest.importorskip("mbrace.models.fused")
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 LOW = [torch.float16] if INTERPRETED else [torch.float16, torch.bfloat16]  # the interpreter multiplies no bfloat16
 
@@ -71,7 +72,7 @@ def test_the_best_continuations_have_the_bits_of_all_totals_sorted(ids: int, dty
     for shift in (bias, None):
         highest, added = fused.chunk_maxima(logits, shift, 64)
         logprobs = (logits.float() if shift is None else logits.float() + shift) + added[:, None]
-        torch.testing.assert_close(logprobs, choice.logprobs(logits, shift), atol=1e-5, rtol=1e-6)
+        torch.testing.assert_close(logprobs, choice.log_probabilities(logits, shift), atol=1e-5, rtol=1e-6)
         totals = (logprobs.view(2, 12, ids) + scores[:, :, None]).flatten(1)
         found, index = best_totals(logits, shift, scores, 24, own_rows)
         assert torch.equal(found, totals.sort(dim=1, descending=True).values[:, :24])
@@ -89,11 +90,11 @@ def test_the_totals_of_chosen_chunks_are_those_of_all(ids: int) -> None:
     chunks = torch.stack([torch.randperm(paths * parts, device=DEVICE)[:21] for _ in range(sources)])
     for shift in (bias, None):
         of_rows = (logits if shift is None else logits + shift) + shifts[:, None]
-        expected, first = best._chunk_totals(of_rows, scores, rows, chunks)
+        expected, first = topk._chunk_totals(of_rows, scores, rows, chunks)
         values, index = fused.chunk_totals(logits, shift, shifts, scores, rows, chunks, 64)
         assert torch.equal(values, expected)
         assert torch.equal(index, first)
-        assert torch.equal(fused.totals_of_paths(of_rows, scores, rows), best._of_paths(of_rows, scores, rows))
+        assert torch.equal(fused.totals_of_paths(of_rows, scores, rows), topk._of_paths(of_rows, scores, rows))
 
 
 def beams(k: int, ends: tuple[int, ...] = (0,)) -> tuple[Any, Any]:
@@ -169,7 +170,7 @@ def test_finished_paths_are_followed_back_by_the_kernel(sources: int, k: int, lo
             ids.insert(0, extension % 11)
             extension = int(extensions[time - 1, source, extension // 11])
         assert found[row].tolist() == ids + [-1] * (longest - len(ids))
-    assert torch.equal(paths.follow_back(extensions, lasts, lengths, longest, 11), found)
+    assert torch.equal(beam_search.follow_back(extensions, lasts, lengths, longest, 11), found)
 
 
 @pytest.mark.parametrize("dtype", LOW)
@@ -266,8 +267,8 @@ def test_whole_searches_are_those_without_kernels(
     low = dtype != torch.float32
     monkeypatch.setattr(fused, "FEW_ROWS", 0)
     if INTERPRETED:  # rows are kept as on a GPU, where steps are recorded
-        monkeypatch.setattr(recorded, "usable", lambda device: True)
-        monkeypatch.setattr(recorded, "_record", lambda step, device: SimpleNamespace(replay=step))
+        monkeypatch.setattr(gpu, "can_record", lambda device: True)
+        monkeypatch.setattr(gpu, "_record", lambda step, device: SimpleNamespace(replay=step))
 
     def outputs() -> tuple[list[list[str]], list[list[str]], list[list[float]]]:
         model = tiny_models.marian(units=64) if low else tiny_models.marian()
@@ -278,10 +279,9 @@ def test_whole_searches_are_those_without_kernels(
 
     drawn, beams, scores = outputs()
     with monkeypatch.context() as without_recording:  # on a CPU only rows in use are there
-        without_recording.setattr(recorded, "usable", lambda device: False)
+        without_recording.setattr(gpu, "can_record", lambda device: False)
         assert not low or not INTERPRETED or outputs() == (drawn, beams, scores)
-    for module in (choice, past, marian):
-        monkeypatch.setattr(module, "kernels_for", lambda device: None)
+    monkeypatch.setattr(gpu, "kernels_for", lambda device: None)
     plainly_drawn, plain_beams, plain_scores = outputs()
     if not low:  # otherwise rounding differs
         assert drawn == plainly_drawn
@@ -291,4 +291,4 @@ def test_whole_searches_are_those_without_kernels(
 
 
 def test_the_trial_before_the_first_use_succeeds() -> None:
-    assert fused_trial._trial(DEVICE)
+    assert fused._trial(DEVICE)

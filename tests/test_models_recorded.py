@@ -6,18 +6,18 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import stand_in_kernels
-import test_models_past
+import test_models_kv_cache
 import tiny_models
 import torch
 
 import mbrace
 from mbrace.errors import MbraceWarning
-from mbrace.models import choice, marian, past, recorded, search
+from mbrace.models import gpu, kv_cache, marian, search
+from mbrace.models import sampling as sampling_
 
 torch.set_num_threads(1)
 
@@ -36,7 +36,7 @@ class Recording:
 
     def _now(self) -> list[int]:
         state = self._search.state
-        owners = [self._search, state, state.past, getattr(self._search, "random", None), state.memory]
+        owners = [self._search, state, state.cache, getattr(self._search, "random", None), state.memory]
         found: list[int] = []
         for owner in owners:
             for value in vars(owner).values() if owner is not None else ():
@@ -46,7 +46,7 @@ class Recording:
 
     def replay(self) -> None:
         assert self._now() == self._places
-        self._search.state.past._time = 0  # a graph does not see what the host counts
+        self._search.state.cache._time = 0  # a graph does not see what the host counts
         self._step()
         assert self._now() == self._places
         Recording.replayed += 1
@@ -55,8 +55,11 @@ class Recording:
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A tiny model whose past is indexed, as on a GPU."""
-    kernels = SimpleNamespace(attend=test_models_past.attend)
-    monkeypatch.setattr(past, "kernels_for", lambda device: kernels)
+
+    def cache(device: Any, dtype: Any, layers: int, shape: tuple[int, int], *, shared: bool) -> kv_cache.IndexedCache:
+        return kv_cache.IndexedCache(dtype, layers, test_models_kv_cache.attend, shape, device, recordable=True)
+
+    monkeypatch.setattr(marian, "cache_for", cache)
     monkeypatch.setattr(Recording, "made", 0)
     monkeypatch.setattr(Recording, "replayed", 0)
     return mbrace.Seq2Seq(tiny_models.marian(), tokenizer=tiny_models.tokenizer(), dtype="float32")
@@ -72,8 +75,8 @@ def outputs(model: Any, sampling: str) -> tuple[list[list[str]], list[list[str]]
 def test_recorded_searches_are_the_plain_ones(sampling: str, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = outputs(model, sampling)
     assert Recording.made == 0
-    monkeypatch.setattr(recorded, "usable", lambda device: True)
-    monkeypatch.setattr(recorded, "_record", lambda step, device: Recording(step))
+    monkeypatch.setattr(gpu, "can_record", lambda device: True)
+    monkeypatch.setattr(gpu, "_record", lambda step, device: Recording(step))
     monkeypatch.setattr(search, "RECORDING_ROWS", 2)
     assert outputs(model, sampling) == plain
     assert Recording.made > 2  # anew when there is no more room, and when rows are cut
@@ -94,12 +97,11 @@ def test_recorded_searches_that_skip_rows_are_the_plain_ones(
         return [list(x.texts) for x in drawn], [list(b.texts) for b in beams], [list(b.scores) for b in beams]
 
     plain = all_outputs()
-    for module in (choice, marian, past):
-        monkeypatch.setattr(module, "kernels_for", lambda device: stand_in_kernels)
+    monkeypatch.setattr(gpu, "kernels_for", lambda device: stand_in_kernels)
     monkeypatch.setattr(marian, "can_skip_rows", lambda dtype, units: dtype == torch.float32 and units % 16 == 0)
-    monkeypatch.setattr(past, "FIRST_ROOM", 16)
-    monkeypatch.setattr(recorded, "usable", lambda device: True)
-    monkeypatch.setattr(recorded, "_record", lambda step, device: Recording(step))
+    monkeypatch.setattr(kv_cache, "FIRST_ROOM", 16)
+    monkeypatch.setattr(gpu, "can_record", lambda device: True)
+    monkeypatch.setattr(gpu, "_record", lambda step, device: Recording(step))
     monkeypatch.setattr(Recording, "replayed", 0)
     monkeypatch.setattr(stand_in_kernels, "skipped", 0)
     begun = search.Search.__init__
@@ -123,28 +125,28 @@ def test_a_step_that_cannot_be_recorded_is_run(model: Any, monkeypatch: pytest.M
     def fail(step: Callable[[], None], device: torch.device) -> None:
         """After the step's Python ran, as where memory runs out: what it computed on the device did not happen."""
         owner: Any = step.__self__  # type: ignore[attr-defined]
-        owner.state.past._time += 1
+        owner.state.cache._time += 1
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    monkeypatch.setattr(recorded, "usable", lambda device: True)
-    monkeypatch.setattr(recorded, "_record", fail)
-    monkeypatch.setattr(recorded, "_failed", set())
+    monkeypatch.setattr(gpu, "can_record", lambda device: True)
+    monkeypatch.setattr(gpu, "_record", fail)
+    monkeypatch.setattr(gpu, "_failed", set())
     with pytest.warns(MbraceWarning, match="without CUDA graphs: operation not permitted"):
         assert outputs(model, "arithmetic") == plain
-    assert torch.device("cpu") in recorded._failed
+    assert torch.device("cpu") in gpu._failed
 
 
 def test_a_search_that_is_over_is_dropped_with_its_memory(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "usable", lambda device: True)
-    monkeypatch.setattr(recorded, "_record", lambda step, device: Recording(step))
+    monkeypatch.setattr(gpu, "can_record", lambda device: True)
+    monkeypatch.setattr(gpu, "_record", lambda step, device: Recording(step))
     left: list[Any] = []
-    plain = search._Sampling.__init__
+    plain = sampling_._Sampling.__init__
 
     def watched(self: Any, *arguments: Any) -> None:
         plain(self, *arguments)
         left.append(weakref.ref(self))
 
-    monkeypatch.setattr(search._Sampling, "__init__", watched)
+    monkeypatch.setattr(sampling_._Sampling, "__init__", watched)
     gc.disable()
     try:
         model.sample(SOURCES, 3, max_length=20)
@@ -155,22 +157,22 @@ def test_a_search_that_is_over_is_dropped_with_its_memory(model: Any, monkeypatc
 
 
 def test_many_rows_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "usable", lambda device: True)
+    monkeypatch.setattr(gpu, "can_record", lambda device: True)
     cpu = torch.device("cpu")
-    assert recorded.Recorder(cpu, recorded.MOST_ROWS).records
-    assert not recorded.Recorder(cpu, recorded.MOST_ROWS + 1).records
+    assert gpu.Recorder(cpu, gpu.MOST_ROWS).records
+    assert not gpu.Recorder(cpu, gpu.MOST_ROWS + 1).records
 
 
 def test_nothing_is_recorded_on_a_cpu() -> None:
-    assert not recorded.usable(torch.device("cpu"))
+    assert not gpu.can_record(torch.device("cpu"))
     assert not search.Search(torch.device("cpu"), 8).recorder.records
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 def test_graphs_give_what_plain_steps_give(monkeypatch: pytest.MonkeyPatch) -> None:
     device = torch.device("cuda")
-    assert recorded._trial(device)
+    assert gpu._trial(device)
     model = mbrace.Seq2Seq(tiny_models.marian().to(device), tokenizer=tiny_models.tokenizer(), dtype="float32")
     found = outputs(model, "arithmetic")
-    monkeypatch.setattr(recorded, "usable", lambda device: False)
+    monkeypatch.setattr(gpu, "can_record", lambda device: False)
     assert outputs(model, "arithmetic") == found

@@ -23,7 +23,7 @@ import transformers
 import mbrace
 from mbrace.cli import main
 from mbrace.io.texts import read_pairs
-from mbrace.models.bundle import load_bundled, quantise
+from mbrace.models.marian_network import load_bundled, quantise
 from mbrace.training import loop as training_run
 from mbrace.training.train import TrainingOptions, train
 
@@ -325,7 +325,7 @@ def test_validation_chrf_is_sacrebleus_and_needs_no_sacrebleu(monkeypatch: pytes
 
 
 def test_any_id_has_a_random_stream() -> None:
-    from mbrace.models.draw_keys import sentence_key
+    from mbrace.models.next_ids import sentence_key
 
     assert sentence_key(0, "\ud800") != sentence_key(0, "\udfff")  # lone surrogates are legal in JSON
     assert sentence_key(0, "de-en.test.7") == 6697101671322091389  # committed candidates were drawn with these keys

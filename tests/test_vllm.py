@@ -21,7 +21,7 @@ from test_models_server import Mock, impatient, mock  # noqa: F401  (fixtures)
 import mbrace
 from mbrace.cli import main
 from mbrace.errors import ServiceError, UserError
-from mbrace.models.choice import Truncation
+from mbrace.models.next_ids import Truncation
 
 TOKENS = 12
 

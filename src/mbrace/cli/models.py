@@ -161,7 +161,7 @@ def check_model(args: argparse.Namespace) -> None:
     if args.model == "bundled":
         refuse(languages, "--model; the bundled translator reads German and writes English")
     require("torch", extra="models")
-    from mbrace.models.choice import Truncation
+    from mbrace.models.next_ids import Truncation
 
     Truncation(_epsilon(args), args.temperature, args.top_k, args.top_p, args.min_p)
 

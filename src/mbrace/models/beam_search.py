@@ -1,18 +1,22 @@
-"""Beam search over rows of a decoder (search.py): each open path of a source is a row."""
+"""Beam search: each open path of a source is a row of the decoder; parts of similar length are searched together."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from mbrace.models import choice
-from mbrace.models.best import best_totals
-from mbrace.models.paths import follow_back
-from mbrace.models.search import Search, Sequences, StepDecoder, is_end
-from mbrace.models.startup import startup_lock
+from mbrace.models import gpu
+from mbrace.models.search import Search, Sequences, StepDecoder, is_end, run_searches
+from mbrace.models.topk import best_totals
+
+if TYPE_CHECKING:
+    from mbrace.models.live import LiveModel
 
 
 def beam(
@@ -25,7 +29,7 @@ def beam(
     As transformers' beam search (early_stopping=False): a source is done when no open path, at its present length,
     scores better than the worst of k finished ones. If fewer than k finished, empty rows with scores of -inf follow.
     """
-    with startup_lock(limits.device) as startup:
+    with gpu.startup_lock(limits.device) as startup:
         search = _Beam(decoder, memory, limits, k, alpha, start, ends)
         search.run(int(limits.max()), startup)
     return search.finished()
@@ -49,7 +53,7 @@ class _Beam(Search):
     ) -> None:
         device, sources, horizon = limits.device, len(limits), int(limits.max())
         super().__init__(device, sources * k)
-        self.kernels, self.end_ids = choice.kernels_for(device), torch.tensor(ends, device=device)
+        self.kernels, self.end_ids = gpu.kernels_for(device), torch.tensor(ends, device=device)
         self.k, self.ends, self.vocabulary = k, ends, 1  # known from the first step on
         lengths = range(1, horizon + 1)
         self.penalties = torch.tensor([n**alpha for n in lengths], dtype=torch.float32, device=device)
@@ -178,3 +182,105 @@ class _Beam(Search):
         follow = follow_back if self.kernels is None else self.kernels.follow_back
         ids: Tensor = follow(self.extensions, ended % size, length, max(1, int(length.max())), self.vocabulary)
         return Sequences(ids, scores.flatten())
+
+
+ENCODED_AT_ONCE = 1 << 16  # ids of sources, padding included, whose memory is kept for several searches
+
+
+@dataclass(frozen=True)
+class BeamOutputs:
+    """One source's outputs of beam search, best first, and their scores: log p / length ** alpha.
+
+    Texts may repeat, since different ids can make the same text.
+    """
+
+    texts: Sequence[str]
+    scores: Sequence[float]
+
+
+class Beams:
+    """The beam searches of some sources."""
+
+    def __init__(
+        self,
+        model: LiveModel,
+        sources: Sequence[str],
+        k: int,
+        alpha: float,
+        max_length: int | None,
+    ) -> None:
+        self._model, self._k, self._alpha, self._max_length = model, k, alpha, max_length
+        self._rows = model.codec.encode(sources)
+        counts = [k if source.strip() else 0 for source in sources]
+        self._parts = list(model.parts(self._rows, counts, max_length))
+        self._ends = list(itertools.accumulate(map(len, self._parts)))
+        self._whole = self._encoded_together()
+
+    def outputs(self) -> list[BeamOutputs]:
+        """Those of each source; a source without text has one output without text."""
+        model = self._model
+        out = [BeamOutputs([""], [0.0])] * len(self._rows)
+        found = run_searches(len(self._parts), self._search, self._write, model.device, model.concurrent_beams)
+        for part, outputs in zip(self._parts, found, strict=True):
+            for i, output in zip(part, outputs, strict=True):
+                out[i] = output
+        return out
+
+    def _encoded_together(self) -> Any:
+        """The decoder's memory of all sources, in the order of parts; None if each part is to be encoded by itself.
+
+        A GPU takes about as long for all parts as for one, if there are not too many.
+        """
+        rows = [self._rows[i] for part in self._parts for i in part]
+        by_itself = len(self._parts) < 2 or not self._model.two_searches or self._model.device.type == "cpu"
+        if by_itself or len(rows) * max(map(len, rows)) > ENCODED_AT_ONCE:
+            return None
+        try:
+            return self._model.encode(rows)
+        except torch.OutOfMemoryError:
+            return None
+
+    def _search(self, number: int) -> tuple[list[list[float]], Tensor]:
+        """The scores (sources, k) of a part, and ids (sources x k, time), on the host."""
+        model, rows = self._model, [self._rows[i] for i in self._parts[number]]
+        with torch.inference_mode():  # here, too: it does not go over to other threads
+            limits = model.lengths(rows, self._max_length)
+            if self._whole is None:
+                memory = model.encode(rows)
+            else:
+                end = self._ends[number]
+                memory = self._whole.part(end - len(rows), end, model.padded_width(rows))
+            found = beam(
+                model.decoder, memory, limits, k=self._k, alpha=self._alpha, start=model.start, ends=model.ends
+            )
+            return found.scores.view(len(rows), -1).tolist(), found.ids.cpu()
+
+    def _write(self, number: int, found: tuple[list[list[float]], Tensor]) -> list[BeamOutputs]:
+        """The outputs of the sources of a part."""
+        if number < len(self._parts) - 1:
+            gpu.wait_for_startups()
+        texts, k = self._model.texts(found[1]), self._k
+        outputs = []
+        for row, scores in enumerate(found[0]):
+            mine = texts[row * k : row * k + k]
+            if not min(scores) > float("-inf"):  # some are no outputs
+                real = [n for n, score in enumerate(scores) if score > float("-inf")]
+                mine, scores = [mine[n] for n in real], [scores[n] for n in real]
+            outputs.append(BeamOutputs(mine, scores))
+        return outputs
+
+
+def follow_back(extensions: Tensor, lasts: Tensor, lengths: Tensor, longest: int, ids: int) -> Tensor:
+    """The ids (paths, longest) of finished paths, filled up with -1: each is followed back from its last extension.
+
+    An extension is path x ids + id. `lasts` and `lengths` are (sources, k); the extensions of open paths are (time,
+    sources, k).
+    """
+    parents = torch.zeros_like(lasts)
+    path = torch.empty_like(extensions[:longest])
+    for time in reversed(range(longest)):
+        torch.where(lengths == time + 1, lasts, extensions[time].gather(1, parents), out=path[time])
+        parents = path[time] // ids
+    found = (path % ids).int().permute(1, 2, 0)
+    times = torch.arange(longest, device=found.device)
+    return torch.where(times < lengths[:, :, None], found, -1).flatten(0, 1).contiguous()

@@ -11,9 +11,9 @@ from typing import Any
 
 from mbrace.answers import DRAWS, Message, answers, prompt_of
 from mbrace.errors import UserError
-from mbrace.models.generic import CausalDecoder
 from mbrace.models.live import Limits, LiveModel, device_for
 from mbrace.models.seq2seq import end_ids, find, load
+from mbrace.models.transformers_decoders import CausalDecoder
 from mbrace.neural.device import choose_dtype
 from mbrace.records import Record
 from mbrace.sampler import Draws, FunctionDrawer, Receipt, Want

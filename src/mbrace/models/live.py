@@ -1,6 +1,6 @@
 """What all models share: beam search for hypotheses, reproducible sampling for pseudo-references.
 
-`Seq2Seq` and `CausalLM` bring a decoder (see search.py) and a codec (see codec.py); everything else is here.
+`Seq2Seq` and `CausalLM` bring a decoder (see search.py) and a codec (see tokenizers.py); everything else is here.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from torch import Tensor
 from mbrace.api import decode_corpus
 from mbrace.errors import UserError
 from mbrace.metrics.chrf import ChrF
-from mbrace.models import search
-from mbrace.models.beams import BeamOutputs, Beams
-from mbrace.models.choice import Truncation
+from mbrace.models import gpu, search
+from mbrace.models.beam_search import BeamOutputs, Beams
 from mbrace.models.hypotheses import SamplingSettings, live_candidates
-from mbrace.models.model_sampler import EncodedSources, ModelSampler
-from mbrace.models.startup import startup_lock
+from mbrace.models.next_ids import Truncation
+from mbrace.models.sampling import EncodedSources, ModelSampler
 from mbrace.models.tokenizers import Codec, texts_of
 from mbrace.neural.device import choose_device, without_cudnn_attention
 from mbrace.prune import Confidence, PruningFunction, stops_by_regret
@@ -55,7 +54,7 @@ class LiveModel:
     pad: int
     pad_left = False
     two_searches = False  # whether two threads may run the model, such as for draws beside a beam search on a GPU
-    beams_at_once = 1  # beam searches that may run at the same time
+    concurrent_beams = 1  # beam searches that may run at the same time
 
     def __init__(self) -> None:
         self.encoder_runs = 0  # sources encoded so far
@@ -203,7 +202,7 @@ class LiveModel:
         lengths = torch.tensor([len(row) for row in rows])[:, None]
         columns = torch.arange(width)
         mask = columns >= width - lengths if self.pad_left else columns < lengths
-        with startup_lock(self.device):
+        with gpu.startup_lock(self.device):
             return self.decoder.encode(padded.to(self.device), mask.to(self.device))
 
     def padded_width(self, rows: Sequence[Sequence[int]]) -> int:

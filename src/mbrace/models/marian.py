@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from mbrace.models.choice import kernels_for
+from mbrace.models import gpu
+from mbrace.models.kv_cache import cache_for
 from mbrace.models.marian_network import encode
-from mbrace.models.past import past_for
 from mbrace.neural.device import has_16_bits
 from mbrace.neural.packed import add_norm
 
@@ -167,15 +167,15 @@ class MarianState:
         self._most = most  # rows of a source
         shape = decoder.heads, decoder.embedding.shape[1] // decoder.heads
         layers = len(decoder.layers)
-        self.past = past_for(decoder.device, decoder.dtype, layers, shape, shared=most > width)
+        self.cache = cache_for(decoder.device, decoder.dtype, layers, shape, shared=most > width)
         fits = can_skip_rows(decoder.dtype, decoder.embedding.shape[1])
-        self._kernels = kernels_for(decoder.device) if fits else None
+        self._kernels = gpu.kernels_for(decoder.device) if fits else None
         self.skips = self._kernels is not None and most == width  # most rows of a beam are in use
 
     @property
     def recordable(self) -> bool:
         """Whether a step changes tensors only in place."""
-        return self.past.recordable
+        return self.cache.recordable
 
     @property
     def used(self) -> Tensor | None:
@@ -184,26 +184,26 @@ class MarianState:
 
     def moves(self, time: int) -> bool:
         """Whether there is no room yet for the step at `time`."""
-        return self.past.moves(time)
+        return self.cache.moves(time)
 
     def begin(self, time: int, rows: int) -> bool:
         """Make room for the step at `time`; True if memory has moved."""
-        return self.past.begin(time, rows)
+        return self.cache.begin(time, rows)
 
     def step(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
         """Feed the last id of each row, (rows,); logits (rows, vocabulary) and a bias."""
         decoder, rows = self.decoder, len(ids)
         used = self.used
         cells, width = self._cells(rows) if used is None else (None, self._most)
-        x = F.embedding(ids, decoder.embedding) * decoder.scale + decoder.positions[self.past.now]
+        x = F.embedding(ids, decoder.embedding) * decoder.scale + decoder.positions[self.cache.now]
         for number, layer in enumerate(decoder.layers):
-            y = self.past.attend(number, self._linear(x, layer.own).view(rows, 3, decoder.heads, -1), used)
+            y = self.cache.attend(number, self._linear(x, layer.own).view(rows, 3, decoder.heads, -1), used)
             x = add_norm(x, self._linear(y, layer.own_out), *layer.norms[0], used)
             y = self._attend_to_memory(number, self._linear(x, layer.query), cells, width)
             x = add_norm(x, self._linear(y, layer.cross_out), *layer.norms[1], used)
             y = self._linear(self._linear(x, layer.first, layer.activation), layer.second)
             x = add_norm(x, y, *layer.norms[2], used)
-        self.past.advance()
+        self.cache.advance()
         return self._linear(x, decoder.head), decoder.logit_bias
 
     def _linear(self, x: Tensor, weights: Weights, activation: Any = None) -> Tensor:
@@ -259,4 +259,4 @@ class MarianState:
             self.offsets.copy_(offsets)
         else:
             self.offsets = offsets.clone()
-        self.past.select(rows)
+        self.cache.select(rows)

@@ -1,4 +1,4 @@
-"""Searches with a decoder that advances rows step by step; and sampling.
+"""What beam search and sampling have in common: time steps of a decoder's rows, and several searches at once.
 
 The rows of one source are neighbours, and those in use come first. Mostly there are no others. On a GPU, where a step
 is recorded for a fixed number of rows, some are left over. With kernels (fused.py) these take little time, unless
@@ -7,16 +7,19 @@ nearly all rows are in use and matrix products are torch's. Only a count is read
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from mbrace.models.choice import ArithmeticUniforms, IndependentUniforms, Truncation, kept_rows, next_ids
-from mbrace.models.recorded import Recorder
-from mbrace.models.startup import startup_lock
+from mbrace.models import gpu
 
 # A step is recorded in about the time that a GPU takes for the steps that are left, for so many rows more.
 RECORDING_ROWS = 1000
@@ -27,7 +30,7 @@ class DecoderState(Protocol):
 
     @property
     def recordable(self) -> bool:
-        """Whether a step changes tensors only in place, so that it can be recorded (see recorded.py)."""
+        """Whether a step changes tensors only in place, so that it can be recorded (see gpu.py)."""
 
     @property
     def used(self) -> Tensor | None:
@@ -85,37 +88,6 @@ class Sequences:
     scores: Tensor
 
 
-@dataclass(frozen=True)
-class WantedDraws:
-    """Draws number first[i] .. first[i] + counts[i] - 1 of each source i, whose random key is keys[i], of at most
-    limits[i] ids: int64 tensors (sources,) on the decoder's device."""
-
-    keys: Tensor
-    first: Tensor
-    counts: Tensor
-    limits: Tensor
-
-
-def sample(
-    decoder: StepDecoder,
-    memory: Any,
-    wanted: WantedDraws,
-    *,
-    start: int,
-    ends: tuple[int, ...],
-    truncation: Truncation,
-    arithmetic: bool = False,
-) -> Sequences:
-    """max(counts) rows per source (empty beyond its own count) and log-probabilities under the full model.
-
-    `arithmetic` spreads the draws of a source evenly over the model's distribution (see `ArithmeticUniforms`).
-    """
-    with startup_lock(wanted.keys.device) as startup:
-        search = _Sampling(decoder, memory, wanted, start, ends, truncation, arithmetic)
-        search.run(int(wanted.limits.max()), startup)
-    return Sequences(search.out[:-1], search.scores[:-1])
-
-
 class Search:
     """A search between steps. `step` changes its tensors in place, so that it can be recorded."""
 
@@ -124,7 +96,7 @@ class Search:
 
     def __init__(self, device: torch.device, rows: int) -> None:
         self.clock = torch.zeros(1, dtype=torch.int64, device=device)  # the time of the next step
-        self.recorder = Recorder(device, rows)
+        self.recorder = gpu.Recorder(device, rows)
         # Steps between looks at how many rows are left: reading from a GPU makes the host wait.
         self.check_every = 1 if device.type != "cuda" else 8 if self.recorder.records else 4
 
@@ -165,76 +137,96 @@ class Search:
         return rows <= 0.9 * of
 
 
-class _Sampling(Search):
-    def __init__(
-        self,
-        decoder: StepDecoder,
-        memory: Any,
-        wanted: WantedDraws,
-        start: int,
-        ends: tuple[int, ...],
-        truncation: Truncation,
-        arithmetic: bool,
-    ) -> None:
-        keys, limits = wanted.keys, wanted.limits
-        self.sources = sources = len(keys)
-        width = int(wanted.counts.max())
-        total, device = sources * width, keys.device
-        super().__init__(device, total)
-        numbers = torch.arange(width, device=device)
-        kind = ArithmeticUniforms if arithmetic else IndependentUniforms
-        self.random = kind(keys[:, None], wanted.first[:, None] + numbers)
-        self.alive = (numbers < wanted.counts[:, None]).flatten()
-        self.last_left = total  # rows that were alive at the last look
-        self.limit = limits.repeat_interleave(width)
-        self.source = torch.arange(sources, device=device).repeat_interleave(width)
-        # finished rows write to row `total`, which is dropped
-        self.total = total
-        self.owner = torch.where(self.alive, torch.arange(total, device=device), total)
-        self.out = torch.full((total + 1, int(limits.max())), -1, dtype=torch.int32, device=device)
-        self.scores = torch.zeros(total + 1, dtype=torch.float32, device=device)
-        self.state, self.ids = decoder.start(memory, width), torch.full((total,), start, device=device)
-        self.ends, self.truncation = ends, truncation
-
-    def step(self) -> None:
-        """Draw the next id of every row."""
-        logits, bias = self.state.step(self.ids)
-        chosen = next_ids(logits, bias, self.random.at(self.clock), self.truncation, self.state.used)
-        self.random.advance(chosen)
-        self.ids.copy_(chosen.ids)
-        self.out[self.owner, self.clock] = chosen.ids.int()
-        self.scores.index_add_(0, self.owner, chosen.logprobs)
-        self.clock += 1
-        self.alive &= ~is_end(chosen.ids, self.ends) & (self.limit > self.clock)
-        self.owner.masked_fill_(~self.alive, self.total)
-
-    def cut(self, time: int) -> bool:
-        """Go on, from the step at `time`, with fewer rows if that pays; False if none is left."""
-        left, rows = int(self.alive.sum()), len(self.alive)
-        if left > 0 and self.worth_cutting(left, rows, time):
-            self.recorder.forget()
-            self._keep(left, left)
-        elif 0 < left < self.last_left and self.state.used is not None:
-            self._keep(left, rows)
-        return left > 0
-
-    def _keep(self, left: int, size: int) -> None:
-        """Put the rows that are left first, of `size` rows."""
-        rows = self.alive.nonzero()[:, 0]
-        offsets = torch.searchsorted(self.source[rows], torch.arange(self.sources + 1, device=rows.device))
-        rows = torch.nn.functional.pad(rows, (0, size - left))
-        self.state.select(rows, offsets)
-        self.random.select(rows)
-        self.ids, self.alive, self.limit, self.source, self.owner = (
-            kept_rows(x, rows) for x in (self.ids, self.alive, self.limit, self.source, self.owner)
-        )
-        self.alive[left:], self.owner[left:] = False, self.total
-        self.last_left = left
-
-
 def is_end(ids: Tensor, ends: tuple[int, ...]) -> Tensor:
     """Which ids end a row."""
     found = ids == ends[0]
     for end in ends[1:]:
         found = found | (ids == end)
     return found
+
+
+# Seconds that Python lets a thread go on before it gives another one a turn, while threads give work to a GPU, which
+# waits for them. Python's usual 0.005 seconds are too long for that.
+SHORT_TURN = 0.0005
+
+Found = TypeVar("Found")
+Written = TypeVar("Written")
+
+
+def run_searches(
+    count: int,
+    search: Callable[[int], Found],
+    write: Callable[[int, Found], Written],
+    device: torch.device,
+    concurrent: int = 1,
+) -> list[Written]:
+    """What `write` makes of what `search` finds, for numbers from 0 to count - 1; it writes while the next one runs.
+
+    `concurrent` searches run at the same time, each on a stream of its own. One for which the GPU has too little memory
+    beside the others is run again, without others.
+    """
+    with ThreadPoolExecutor(1) as writer:
+        if min(concurrent, count) < 2:
+            written = [writer.submit(write, number, search(number)) for number in range(count)]
+            return [each.result() for each in written]
+        begun = _run_together(
+            count, search, lambda number, found: writer.submit(write, number, found), device, concurrent
+        )
+        for number, each in enumerate(begun):
+            if each is None:
+                gpu.empty_cache()
+                begun[number] = writer.submit(write, number, search(number))
+        return [each.result() for each in begun if each is not None]
+
+
+def _run_together(
+    count: int,
+    search: Callable[[int], Found],
+    write: Callable[[int, Found], Future[Written]],
+    device: torch.device,
+    concurrent: int,
+) -> list[Future[Written] | None]:
+    """The same for several searches at once; None where there was too little memory."""
+    try_out(device)
+    here: Any = torch.cuda.current_stream(device) if device.type == "cuda" else None
+    numbers, thread = itertools.count(), threading.local()
+
+    def begin_thread() -> None:
+        thread.number = next(numbers)
+
+    def work(number: int) -> Future[Written] | None:
+        with gpu.on_own_stream(device, f"search {thread.number}", after=here):
+            try:
+                found = search(number)
+            except torch.OutOfMemoryError:
+                return None
+        return write(number, found)
+
+    searchers = ThreadPoolExecutor(concurrent, initializer=begin_thread)
+    try:
+        with _short_turns():
+            found = list(searchers.map(work, range(count)))
+    except Exception:
+        searchers.shutdown(cancel_futures=True)
+        raise
+    except BaseException:  # such as Ctrl-C: whatever still runs ends later
+        searchers.shutdown(wait=False, cancel_futures=True)
+        raise
+    searchers.shutdown()
+    return found
+
+
+def try_out(device: torch.device) -> None:
+    """Find out now what can be used on a device, before several threads need to know."""
+    gpu.kernels_for(device)
+    gpu.can_record(device)
+
+
+@contextmanager
+def _short_turns() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(SHORT_TURN, before))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 from mbrace.errors import UserError
-from mbrace.models.beams import BeamOutputs
-from mbrace.models.generic import Seq2SeqDecoder
+from mbrace.models.beam_search import BeamOutputs
+from mbrace.models.gpu import MOST_ROWS
+from mbrace.models.kv_cache import FIRST_ROOM
 from mbrace.models.live import Limits, LiveModel, device_for
 from mbrace.models.marian import MarianDecoder
 from mbrace.models.marian_network import is_marian, read_network
-from mbrace.models.past import FIRST_ROOM
-from mbrace.models.recorded import MOST_ROWS
 from mbrace.models.tokenizers import Codec, MarianCodec, TokenizerCodec, Vocabulary, VocabularyCodec
+from mbrace.models.transformers_decoders import Seq2SeqDecoder
 from mbrace.neural import pretrained
 from mbrace.neural.device import choose_dtype, first_line
 from mbrace.neural.loader import from_pretrained
@@ -49,7 +49,7 @@ class Seq2Seq(LiveModel):
         chosen_device = device_for(device, model)
         codec: Codec | None = None
         if isinstance(model, str) and model == "bundled":
-            from mbrace.models.bundle import load_bundled
+            from mbrace.models.marian_network import load_bundled
 
             if source_language or target_language or prefix:
                 raise UserError("the bundled translator is German to English: leave languages and prefix out")
@@ -96,7 +96,7 @@ class Seq2Seq(LiveModel):
                 if cuda and rows is None:
                     free = torch.cuda.mem_get_info(self.device)[0]
                     self.wider = MOST_ROWS, steps_that_fit(config, MOST_ROWS, free)
-                    self.beams_at_once = 2 if steps_that_fit(config, self.rows, free) > 0 else 1
+                    self.concurrent_beams = 2 if steps_that_fit(config, self.rows, free) > 0 else 1
             else:
                 prefix = [self.start] if forced is None else [self.start, forced]
                 self.decoder = Seq2SeqDecoder(model.to(self.dtype), prefix)
@@ -108,7 +108,7 @@ def steps_that_fit(config: Any, rows: int, free: int) -> int:
     rows, the less the host is in the way.
 
     Three searches may run at once. Of the memory of each, most holds the logits, and the keys and values while they are
-    copied to twice the room (past.py).
+    copied to twice the room (kv_cache.py).
     """
     logits = (config.decoder_vocab_size or config.vocab_size) * 10
     per_step = config.decoder_layers * config.d_model * 4

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch")
-from mbrace.models.best import CHUNK, best_totals  # noqa: E402
-from mbrace.models.choice import logprobs  # noqa: E402
+from mbrace.models.next_ids import log_probabilities  # noqa: E402
+from mbrace.models.topk import CHUNK, best_totals  # noqa: E402
 
 
 def own_rows(sources: int, width: int) -> torch.Tensor:
@@ -36,7 +36,7 @@ def test_the_best_are_those_of_all(sources: int, width: int, ids: int, count: in
     scores = -5 * torch.rand(sources, width)
     scores[0, -1] = -torch.inf if width > 1 else 0.0  # a row that is not open
     for shift in (bias, None):
-        totals = (logprobs(logits, shift) + scores[:, :, None]).flatten(1)
+        totals = (log_probabilities(logits, shift) + scores[:, :, None]).flatten(1)
         best, index = best_totals(logits.flatten(0, 1), shift, scores, count, own_rows(sources, width))
         expected = totals.sort(dim=1, descending=True).values[:, :count]
         assert torch.equal(best, expected)  # the same bits

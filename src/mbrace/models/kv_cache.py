@@ -1,76 +1,40 @@
-"""The keys and values of earlier time steps, which the newest position of every row attends to."""
+"""The cache of keys and values of earlier time steps, to which the newest position of every row attends."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from mbrace import _native
-from mbrace.models.choice import kernels_for
+from mbrace.models import gpu
 from mbrace.neural.device import has_16_bits
 
 # As fused.attend and attend_on_cpu: (new, keys, values, table, time, used) to the attention's output.
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, "Tensor | None"], Tensor]
 
 
-class Past(Protocol):
-    """The past of rows."""
-
-    @property
-    def now(self) -> int | Tensor:
-        """The present time step, as an index."""
-
-    @property
-    def recordable(self) -> bool:
-        """Whether a step changes tensors only in place."""
-
-    def moves(self, time: int) -> bool:
-        """Whether there is no room yet for the step at `time`."""
-        ...
-
-    def begin(self, time: int, rows: int) -> bool:
-        """Make room for the step at `time`; True if memory has moved."""
-        ...
-
-    def attend(self, layer: int, new: Tensor, used: Tensor | None = None) -> Tensor:
-        """Store the newest key and value, and attend: (rows, heads x size); `new` (rows, 3, heads, size) is q, k, v.
-
-        What comes out from row `used` (1,) on means nothing.
-        """
-        ...
-
-    def advance(self) -> None:
-        """All layers have attended: go on to the next time step."""
-        ...
-
-    def select(self, rows: Tensor) -> None:
-        """Keep these rows (with repeats), in this order."""
-        ...
-
-
 FIRST_ROOM = 64  # time steps that there is room for at first: when it grows, the GPU waits and steps are recorded anew
 
 
-def past_for(
+def cache_for(
     device: torch.device, dtype: torch.dtype, layers: int, shape: tuple[int, int], *, shared: bool = True
-) -> Past:
-    """An empty past of heads x size; with an index of rows where there is a kernel for it and it pays.
+) -> IndexedCache | CopiedCache:
+    """An empty cache of heads x size; with an index of rows where there is a kernel for it and it pays.
 
     `shared` says that rows will come to share their past, as those of a beam do.
     """
-    fused = kernels_for(device)
+    fused = gpu.kernels_for(device)
     if fused is not None:
-        return IndexedPast(dtype, layers, fused.attend, shape, device, recordable=True)
+        return IndexedCache(dtype, layers, fused.attend, shape, device, recordable=True)
     if device.type == "cpu" and has_16_bits(dtype):
         # a CPU multiplies matrices of 16 bits faster, but attends to one position four times as slowly as in 32 bits
         dtype = torch.float32
     if device.type == "cpu" and dtype == torch.float32 and shared:
-        return IndexedPast(dtype, layers, attend_on_cpu, shape, device)
-    return CopiedPast(dtype, layers)
+        return IndexedCache(dtype, layers, attend_on_cpu, shape, device)
+    return CopiedCache(dtype, layers)
 
 
 def attend_on_cpu(
@@ -85,7 +49,7 @@ def attend_on_cpu(
     return torch.from_numpy(seen).to(new.dtype)
 
 
-class CopiedPast:
+class CopiedCache:
     """Every selection copies the keys and values of the rows: (room, rows, heads, size), room for that many steps.
 
     It copies them to and fro between two places: memory that is new each time would take the system longer to give than
@@ -145,7 +109,7 @@ class CopiedPast:
         self._cache = grown
 
 
-class IndexedPast:
+class IndexedCache:
     """Keys and values stay where they were stored; a table says which row's they are: (room, capacity).
 
     A selection changes the table alone. Rows of a beam mostly share their past, which is then read from the nearest

@@ -10,7 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mbrace.models import choice
+from mbrace.models import gpu
+from mbrace.models.next_ids import log_probabilities
 
 CHUNK = 64  # ids
 
@@ -26,10 +27,10 @@ def best_totals(
     """
     ids, paths = logits.shape[-1], scores.shape[1]
     parts = -(-ids // CHUNK)  # chunks per row
-    fused = choice.kernels_for(logits.device)
+    fused = gpu.kernels_for(logits.device)
     few = paths * parts <= 2 * count
     if few or fused is None:
-        logprobs = choice.logprobs(logits, bias, overwrite=True)
+        logprobs = log_probabilities(logits, bias, overwrite=True)
         if few:
             found = _of_paths(logprobs, scores, row).topk(min(count, paths * ids), dim=1)
             return found.values, found.indices

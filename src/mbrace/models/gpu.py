@@ -1,15 +1,18 @@
-"""Steps of fixed shapes, recorded once as a CUDA graph and replayed: the host starts one thing per step, not hundreds.
+"""How searches use a GPU: Triton kernels where they work, streams, and steps recorded as CUDA graphs.
 
-A step of a small decoder on a GPU takes the host longer to start (each of some 200 kernels alone) than the GPU to
-compute. A recorded step reads and writes the same memory each time, so whatever changes must be in tensors that are
-changed in place; what Python computes is part of the recording only once.
+A step of a small decoder takes the host longer to start (each of some 200 kernels alone) than the GPU to compute. So a
+step of fixed shapes is recorded once and replayed: the host starts one thing per step. A recorded step reads and writes
+the same memory each time: whatever changes must be in tensors that are changed in place; what Python computes is part
+of the recording only once.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -27,7 +30,7 @@ class Recorder:
 
     def __init__(self, device: torch.device, rows: int) -> None:
         self._device = device
-        self._records = rows <= MOST_ROWS and usable(device)
+        self._records = rows <= MOST_ROWS and can_record(device)
         self._recording: Any = None
 
     @property
@@ -50,6 +53,18 @@ class Recorder:
         if self._recording is not None:
             finish(self._device)
             self._recording = None
+
+
+@cache
+def kernels_for(device: torch.device) -> ModuleType | None:
+    """The module of Triton kernels (fused.py), where they can be used."""
+    if device.type == "mps":
+        return None
+    try:
+        from mbrace.models import fused
+    except ImportError:
+        return None
+    return fused if fused.usable(device) else None
 
 
 def record(step: Callable[[], None], device: torch.device) -> Any:
@@ -75,7 +90,7 @@ def empty_cache() -> None:
         torch.cuda.empty_cache()
 
 
-def usable(device: torch.device) -> bool:
+def can_record(device: torch.device) -> bool:
     """Whether steps can be recorded on a device."""
     return device.type == "cuda" and device not in _failed and _works(device)
 
@@ -142,3 +157,61 @@ def _stream_and_memory(device: torch.device, replayed_on: Any) -> tuple[Any, Any
     stream, pool = make_stream(device, priority=replayed_on.priority), torch.cuda.graph_pool_handle()
     kept = torch.zeros(1, device=device)
     return stream, pool, (_captured(lambda: kept.add_(1), device, stream, pool), kept)
+
+
+_lock = threading.RLock()  # held by the search that is starting
+_changed = threading.Condition()
+_waiting = 0  # searches that hold the lock, or wait for it
+
+
+@contextmanager
+def startup_lock(device: torch.device) -> Iterator[ExitStack]:
+    """Inside, no other search starts on a GPU, until the stack is closed."""
+    with ExitStack() as startup:
+        if device.type == "cuda":
+            startup.enter_context(_counted_lock())
+        yield startup
+
+
+@contextmanager
+def _counted_lock() -> Iterator[None]:
+    global _waiting
+    with _changed:
+        _waiting += 1
+    try:
+        with _lock:
+            yield
+    finally:
+        with _changed:
+            _waiting -= 1
+            _changed.notify_all()
+
+
+def wait_for_startups() -> None:
+    """Wait until no search is starting, at most a tenth of a second: for work that keeps the host busy, too, and is not
+    urgent."""
+    with _changed:
+        _changed.wait_for(lambda: _waiting == 0, timeout=0.1)
+
+
+@contextmanager
+def on_own_stream(device: torch.device, name: str, *, urgent: bool = False, after: Any = None) -> Iterator[None]:
+    """Inside, what this thread gives a GPU to do goes into the queue of that name. The GPU begins with it when it has
+    done what is now in the queue `after`, by default the thread's usual one.
+
+    Work in an urgent queue is begun before that in others. Tensors made inside are to be used inside only, or copied to
+    the host.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    stream = _stream(device, name, -1 if urgent else 0)
+    stream.wait_stream(torch.cuda.current_stream(device) if after is None else after)
+    with torch.cuda.stream(stream):
+        yield
+
+
+@cache
+def _stream(device: torch.device, name: str, priority: int) -> Any:
+    make_stream: Any = torch.cuda.Stream
+    return make_stream(device, priority=priority)

@@ -1,18 +1,20 @@
-"""The choice of the next id: which ids may be drawn, and which one a random number chooses."""
+"""The choice of the next id: which ids may be drawn, and which one a random number chooses.
+
+A random number depends only on (seed, sentence, draw, time step), so that a draw is the same in any batch.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
-from types import ModuleType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from mbrace.errors import UserError
-from mbrace.models.chosen_ids import ChosenIds
-from mbrace.models.draw_keys import draw_keys, even_points, uniforms
+from mbrace.models import gpu
+from mbrace.randomness import digest
 
 SCALE = 2.0**40  # probabilities become whole numbers: multiples of 1 / SCALE
 
@@ -59,16 +61,14 @@ class Truncation:
         return p
 
 
-@cache
-def kernels_for(device: torch.device) -> ModuleType | None:
-    """The module of Triton kernels, where they can be used."""
-    if device.type == "mps":
-        return None
-    try:
-        from mbrace.models import fused, fused_trial
-    except ImportError:
-        return None
-    return fused if fused_trial.usable(device) else None
+class ChosenIds(NamedTuple):
+    """The ids chosen for rows, (rows,), and each id's interval: `before` and `size` of `total` in whole numbers."""
+
+    ids: Tensor
+    before: Tensor
+    size: Tensor
+    total: Tensor
+    logprobs: Tensor  # float32, under the full model
 
 
 def next_ids(
@@ -79,12 +79,10 @@ def next_ids(
     From row `used` (1,) on, if given, what comes out may be anything, but ids are ids. Logits may be overwritten.
     """
     plain = truncation.temperature == 1.0 and not truncation.top_k and truncation.top_p in (None, 1.0)
-    fused = kernels_for(logits.device) if plain else None
+    fused = gpu.kernels_for(logits.device) if plain else None
     if fused is not None:
-        chosen: ChosenIds = fused.next_ids(
-            logits, bias, u, epsilon=truncation.epsilon or 0.0, min_p=truncation.min_p or 0.0, used=used
-        )
-        return chosen
+        epsilon, min_p = truncation.epsilon or 0.0, truncation.min_p or 0.0
+        return ChosenIds(*fused.next_ids(logits, bias, u, epsilon=epsilon, min_p=min_p, used=used))
     if used is not None:
         logits.masked_fill_(torch.arange(len(logits), device=logits.device)[:, None] >= used, 0.0)
     logits = _biased(logits, bias, overwrite=True)
@@ -97,7 +95,7 @@ def next_ids(
     return ChosenIds(ids, before, size, total, chosen_logprobs)
 
 
-def logprobs(logits: Tensor, bias: Tensor | None, *, overwrite: bool = False) -> Tensor:
+def log_probabilities(logits: Tensor, bias: Tensor | None, *, overwrite: bool = False) -> Tensor:
     """Log-probabilities (rows, ids) of logits plus bias, float32.
 
     With `overwrite` they may take the place of the logits: new memory of that size takes a CPU longer than the sums.
@@ -206,3 +204,53 @@ def _sparse_intervals(weights: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tenso
     point = begin + torch.minimum((u * (end - begin)).long(), end - begin - 1)
     found = torch.searchsorted(cdf, point, right=True)
     return number[found], cdf[found] - whole[found] - begin, whole[found], end - begin
+
+
+# SplitMix64's constants, as signed 64-bit integers
+GOLDEN = -0x61C8864680B583EB  # 0x9E3779B97F4A7C15
+FIRST = -0x40A7B892E31B1A47  # 0xBF58476D1CE4E5B9
+SECOND = -0x6B2FB644ECCEEE15  # 0x94D049BB133111EB
+
+
+def sentence_key(seed: int, sentence: str | int) -> int:
+    """A signed 64-bit key for one sentence."""
+    value = digest(sentence, seed=seed)
+    return value - 2**64 if value >= 2**63 else value
+
+
+def draw_keys(sentences: Any, draws: Any) -> Any:
+    """Keys of the draws: int64 tensors of sentence keys and draw numbers, broadcast against each other."""
+    return _mix(sentences + _mix(draws * GOLDEN + FIRST))
+
+
+def uniforms(keys: Any, step: Any) -> Any:
+    """One float64 in (0, 1) per key, for time step `step`, a number or an int64 tensor."""
+    offset = (step + 1) * GOLDEN
+    if isinstance(offset, int):
+        offset = (offset + 2**63) % 2**64 - 2**63  # wraps around, as int64 products do
+    bits = _mix(keys + offset)
+    return (_shift(bits, 11).double() + 0.5) * 2.0**-53
+
+
+def even_points(sentences: Any, draws: Any) -> Any:
+    """One float64 in [0, 1) per draw, each alone uniform, the first n of a sentence spread evenly whatever n is.
+
+    Point `draw` of van der Corput's sequence (the bits of its number, reversed), shifted by one random number per
+    sentence.
+    """
+    reversed_bits = draws
+    for bits, mask in ((1, 0x55555555), (2, 0x33333333), (4, 0x0F0F0F0F), (8, 0x00FF00FF), (16, 0x0000FFFF)):
+        reversed_bits = ((reversed_bits & mask) << bits) | ((reversed_bits >> bits) & mask)
+    return (reversed_bits.double() * 2.0**-32 + uniforms(sentences, -2)) % 1.0
+
+
+def _mix(x: Any) -> Any:
+    """SplitMix64's finaliser (Steele, Lea & Flood 2014) on int64 tensors, whose products wrap around."""
+    x = (x ^ _shift(x, 30)) * FIRST
+    x = (x ^ _shift(x, 27)) * SECOND
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: Any, bits: int) -> Any:
+    """Logical shift to the right; torch's own keeps the sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)

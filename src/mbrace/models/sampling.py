@@ -1,25 +1,130 @@
-"""Pseudo-references from a model, drawn while a race is open; the encoder runs once per source."""
+"""Sampling: the draws of a batch, and a live source of pseudo-references that draws while a race is open."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
-from mbrace.models import search
-from mbrace.models.at_once import run_searches, try_out
-from mbrace.models.choice import Truncation
-from mbrace.models.draw_keys import sentence_key
-from mbrace.models.streams import on_own_stream
+from mbrace.models import gpu
+from mbrace.models.next_ids import (
+    ArithmeticUniforms,
+    IndependentUniforms,
+    Truncation,
+    kept_rows,
+    next_ids,
+    sentence_key,
+)
+from mbrace.models.search import Search, Sequences, StepDecoder, is_end, run_searches, try_out
 from mbrace.neural.device import without_cudnn_attention
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want, source_of
 
 if TYPE_CHECKING:
     from mbrace.models.live import LiveModel
+
+
+@dataclass(frozen=True)
+class WantedDraws:
+    """Draws number first[i] .. first[i] + counts[i] - 1 of each source i, whose random key is keys[i], of at most
+    limits[i] ids: int64 tensors (sources,) on the decoder's device."""
+
+    keys: Tensor
+    first: Tensor
+    counts: Tensor
+    limits: Tensor
+
+
+def sample(
+    decoder: StepDecoder,
+    memory: Any,
+    wanted: WantedDraws,
+    *,
+    start: int,
+    ends: tuple[int, ...],
+    truncation: Truncation,
+    arithmetic: bool = False,
+) -> Sequences:
+    """max(counts) rows per source (empty beyond its own count) and log-probabilities under the full model.
+
+    `arithmetic` spreads the draws of a source evenly over the model's distribution (see `ArithmeticUniforms`).
+    """
+    with gpu.startup_lock(wanted.keys.device) as startup:
+        search = _Sampling(decoder, memory, wanted, start, ends, truncation, arithmetic)
+        search.run(int(wanted.limits.max()), startup)
+    return Sequences(search.out[:-1], search.scores[:-1])
+
+
+class _Sampling(Search):
+    def __init__(
+        self,
+        decoder: StepDecoder,
+        memory: Any,
+        wanted: WantedDraws,
+        start: int,
+        ends: tuple[int, ...],
+        truncation: Truncation,
+        arithmetic: bool,
+    ) -> None:
+        keys, limits = wanted.keys, wanted.limits
+        self.sources = sources = len(keys)
+        width = int(wanted.counts.max())
+        total, device = sources * width, keys.device
+        super().__init__(device, total)
+        numbers = torch.arange(width, device=device)
+        kind = ArithmeticUniforms if arithmetic else IndependentUniforms
+        self.random = kind(keys[:, None], wanted.first[:, None] + numbers)
+        self.alive = (numbers < wanted.counts[:, None]).flatten()
+        self.last_left = total  # rows that were alive at the last look
+        self.limit = limits.repeat_interleave(width)
+        self.source = torch.arange(sources, device=device).repeat_interleave(width)
+        # finished rows write to row `total`, which is dropped
+        self.total = total
+        self.owner = torch.where(self.alive, torch.arange(total, device=device), total)
+        self.out = torch.full((total + 1, int(limits.max())), -1, dtype=torch.int32, device=device)
+        self.scores = torch.zeros(total + 1, dtype=torch.float32, device=device)
+        self.state, self.ids = decoder.start(memory, width), torch.full((total,), start, device=device)
+        self.ends, self.truncation = ends, truncation
+
+    def step(self) -> None:
+        """Draw the next id of every row."""
+        logits, bias = self.state.step(self.ids)
+        chosen = next_ids(logits, bias, self.random.at(self.clock), self.truncation, self.state.used)
+        self.random.advance(chosen)
+        self.ids.copy_(chosen.ids)
+        self.out[self.owner, self.clock] = chosen.ids.int()
+        self.scores.index_add_(0, self.owner, chosen.logprobs)
+        self.clock += 1
+        self.alive &= ~is_end(chosen.ids, self.ends) & (self.limit > self.clock)
+        self.owner.masked_fill_(~self.alive, self.total)
+
+    def cut(self, time: int) -> bool:
+        """Go on, from the step at `time`, with fewer rows if that pays; False if none is left."""
+        left, rows = int(self.alive.sum()), len(self.alive)
+        if left > 0 and self.worth_cutting(left, rows, time):
+            self.recorder.forget()
+            self._keep(left, left)
+        elif 0 < left < self.last_left and self.state.used is not None:
+            self._keep(left, rows)
+        return left > 0
+
+    def _keep(self, left: int, size: int) -> None:
+        """Put the rows that are left first, of `size` rows."""
+        rows = self.alive.nonzero()[:, 0]
+        offsets = torch.searchsorted(self.source[rows], torch.arange(self.sources + 1, device=rows.device))
+        rows = torch.nn.functional.pad(rows, (0, size - left))
+        self.state.select(rows, offsets)
+        self.random.select(rows)
+        self.ids, self.alive, self.limit, self.source, self.owner = (
+            kept_rows(x, rows) for x in (self.ids, self.alive, self.limit, self.source, self.owner)
+        )
+        self.alive[left:], self.owner[left:] = False, self.total
+        self.last_left = left
 
 
 class EncodedSources:
@@ -68,7 +173,7 @@ class EncodedSources:
                 found[i].append((want.first, Draws(texts[span], scores[span])))
 
         # every step has a new shape
-        queue = on_own_stream(model.device, "draws", urgent=True)
+        queue = gpu.on_own_stream(model.device, "draws", urgent=True)
         with torch.inference_mode(), without_cudnn_attention(), queue:
             run_searches(len(parts), search_part, write, model.device)
         return [_joined([draws for _, draws in sorted(parts, key=lambda part: part[0])]) for parts in found]
@@ -98,17 +203,17 @@ class EncodedSources:
         ranks = sorted(range(len(order)), key=order.__getitem__)
         return parts[0].join(parts).select(on_device(ranks))
 
-    def _draw(self, wants: Sequence[Want]) -> search.Sequences:
+    def _draw(self, wants: Sequence[Want]) -> Sequences:
         """The draws of one batch: as many rows for each want as the largest has."""
         model, device = self._model, self._model.device
         memory = self._memory([want.sentence for want in wants])
         numbers = [[self._keys[want.sentence], want.first, want.count] for want in wants]
         keys, first, counts = torch.tensor(numbers, device=device).unbind(1)
         limits = model.lengths([self._rows[want.sentence] for want in wants], self._max_length)
-        return search.sample(
+        return sample(
             model.decoder,
             memory,
-            search.WantedDraws(keys, first, counts, limits),
+            WantedDraws(keys, first, counts, limits),
             start=model.start,
             ends=model.ends,
             truncation=self._truncation,

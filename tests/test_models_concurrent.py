@@ -12,10 +12,10 @@ import torch
 
 import mbrace
 from mbrace.errors import MbraceWarning
-from mbrace.models import recorded
-from mbrace.models.at_once import run_searches
-from mbrace.models.beams import Beams
-from mbrace.models.startup import startup_lock, wait_for_startups
+from mbrace.models import gpu
+from mbrace.models.beam_search import Beams
+from mbrace.models.gpu import startup_lock, wait_for_startups
+from mbrace.models.search import run_searches
 
 CPU = torch.device("cpu")
 SOURCES = ["a b c", "b c", "c", "a a b", " ", "a b c a b"]
@@ -26,18 +26,18 @@ def translator() -> mbrace.Seq2Seq:
     return mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer(), dtype="float32", rows=8)
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 5])
-def test_what_is_found_comes_in_the_order_of_its_numbers(at_once: int) -> None:
+@pytest.mark.parametrize("concurrent", [1, 2, 5])
+def test_what_is_found_comes_in_the_order_of_its_numbers(concurrent: int) -> None:
     last_is_done = threading.Event()
 
     def search(number: int) -> int:
-        if at_once > 1 and number == 0:
+        if concurrent > 1 and number == 0:
             assert last_is_done.wait(10)  # the first search ends last
         if number == 4:
             last_is_done.set()
         return number * number
 
-    assert run_searches(5, search, lambda number, found: (number, found), CPU, at_once) == [
+    assert run_searches(5, search, lambda number, found: (number, found), CPU, concurrent) == [
         (number, number * number) for number in range(5)
     ]
 
@@ -53,19 +53,19 @@ def test_a_search_without_memory_is_run_again_alone() -> None:
                 raise torch.OutOfMemoryError("too little memory beside the other")
         return number
 
-    assert run_searches(2, search, lambda number, found: found, CPU, at_once=2) == [0, 1]
+    assert run_searches(2, search, lambda number, found: found, CPU, concurrent=2) == [0, 1]
     assert sorted(tries) == [0, 1, 1]
     with pytest.raises(torch.OutOfMemoryError):  # nor alone
-        run_searches(2, lambda number: (_ for _ in ()).throw(torch.OutOfMemoryError("none")), print, CPU, at_once=2)
+        run_searches(2, lambda number: (_ for _ in ()).throw(torch.OutOfMemoryError("none")), print, CPU, concurrent=2)
 
 
 def test_other_errors_of_a_search_are_raised() -> None:
     def search(number: int) -> int:
         raise mbrace.UserError(f"source {number}")
 
-    for at_once in (1, 2):
+    for concurrent in (1, 2):
         with pytest.raises(mbrace.UserError, match="source 0"):
-            run_searches(3, search, print, CPU, at_once)
+            run_searches(3, search, print, CPU, concurrent)
 
 
 def test_beam_search_of_two_parts_at_once_finds_what_one_after_another_does(
@@ -79,7 +79,7 @@ def test_beam_search_of_two_parts_at_once_finds_what_one_after_another_does(
         threads.add(threading.get_ident())
         return encode(rows)
 
-    monkeypatch.setattr(translator, "beams_at_once", 2)
+    monkeypatch.setattr(translator, "concurrent_beams", 2)
     monkeypatch.setattr(translator, "encode", watched)
     assert translator.beam(SOURCES, k=4) == expected
     assert threading.get_ident() not in threads
@@ -142,11 +142,11 @@ def test_too_little_memory_for_a_recording_is_no_reason_never_to_record(monkeypa
         return recording
 
     device, failed = torch.device("cuda", 7), set[torch.device]()
-    monkeypatch.setattr(recorded, "_failed", failed)
+    monkeypatch.setattr(gpu, "_failed", failed)
     for error, expected in ((torch.OutOfMemoryError("none left"), set()), (RuntimeError("not so"), {device})):
-        monkeypatch.setattr(recorded, "_record", fail(error))
+        monkeypatch.setattr(gpu, "_record", fail(error))
         with pytest.warns(MbraceWarning, match=f"without CUDA graphs: {error}"):
-            assert recorded.record(lambda: None, device) is None
+            assert gpu.record(lambda: None, device) is None
         assert failed == expected
 
 
@@ -160,7 +160,7 @@ def test_ctrl_c_does_not_wait_for_searches(monkeypatch: pytest.MonkeyPatch) -> N
         return number
 
     with pytest.raises(KeyboardInterrupt):  # while the other one still runs
-        run_searches(2, search, lambda number, found: found, CPU, at_once=2)
+        run_searches(2, search, lambda number, found: found, CPU, concurrent=2)
     go_on.set()
 
 
