@@ -12,7 +12,7 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-import test_models_past
+import test_models_kv_cache
 import tiny_models
 
 import mbrace
@@ -228,7 +228,7 @@ def test_attention_follows_the_table_of_rows(time: int, heads: int, size: int) -
     table = torch.randint(0, capacity, (room, capacity), dtype=torch.int32, device=DEVICE)
     table[time] = torch.arange(capacity, device=DEVICE)
     copies = [x.cpu().clone() for x in (new, keys, values, table)]
-    expected = test_models_past.attend(*copies, time)
+    expected = test_models_kv_cache.attend(*copies, time)
     found = fused.attend(new, keys, values, table, time)
     torch.testing.assert_close(found.cpu(), expected, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(keys.cpu(), copies[1])
