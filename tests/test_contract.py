@@ -40,7 +40,7 @@ def test_a_utility_of_ones_own() -> None:
 
 
 def test_a_pruning_function_of_ones_own() -> None:
-    def without_c(standings: mbrace.Standings) -> np.ndarray:
+    def without_c(standings: mbrace.prune.Standings) -> np.ndarray:
         return np.array(["c" not in text for text in standings.texts])
 
     best = mbrace.decode(HYPOTHESES, SAMPLES, utility=overlap, prune=without_c, nbest=1)
@@ -118,7 +118,7 @@ def test_there_are_at_most_60_public_names_and_each_can_be_imported() -> None:
 def test_standings_say_which_hypotheses_they_are_about() -> None:
     seen: list[tuple[list[int], list[str]]] = []
 
-    def drop_the_first(standings: mbrace.Standings) -> np.ndarray:
+    def drop_the_first(standings: mbrace.prune.Standings) -> np.ndarray:
         seen.append((standings.indexes.tolist(), list(standings.texts)))
         return np.arange(len(standings.means)) > 0
 
@@ -130,7 +130,7 @@ def test_standings_say_which_hypotheses_they_are_about() -> None:
 
 
 def test_standings_cannot_be_changed_by_a_pruning_function() -> None:
-    def change(standings: mbrace.Standings) -> np.ndarray:
+    def change(standings: mbrace.prune.Standings) -> np.ndarray:
         for field in ("utilities", "counts", "weights", "means", "indexes"):
             with pytest.raises(ValueError, match="read-only"):
                 getattr(standings, field)[0] = 100
@@ -166,7 +166,7 @@ def test_asks_and_sentences_cannot_be_changed_by_a_utility(pool: bool) -> None:
 
 
 def test_a_decision_cannot_be_changed_by_a_watcher() -> None:
-    def change(record: mbrace.Record, alive: np.ndarray, standings: mbrace.Standings, keep: np.ndarray) -> None:
+    def change(record: mbrace.Record, alive: np.ndarray, standings: mbrace.prune.Standings, keep: np.ndarray) -> None:
         alive[:] = 0
         with pytest.raises(ValueError, match="read-only"):
             keep[:] = False
@@ -178,7 +178,7 @@ def test_a_decision_cannot_be_changed_by_a_watcher() -> None:
 
 def test_a_subclass_of_confidence_decides_by_what_it_overrides(demo_rows: list[dict]) -> None:
     class Never(mbrace.Confidence):
-        def __call__(self, standings: mbrace.Standings) -> np.ndarray:
+        def __call__(self, standings: mbrace.prune.Standings) -> np.ndarray:
             return np.ones(len(standings.means), dtype=bool)
 
     class Strict(mbrace.Confidence):
@@ -196,7 +196,7 @@ def test_a_window_decision_of_ones_own_is_used_for_the_window_and_has_the_thread
     windows: list[tuple[int, int]] = []
 
     class FirstTwo:
-        def __call__(self, standings: mbrace.Standings) -> np.ndarray:
+        def __call__(self, standings: mbrace.prune.Standings) -> np.ndarray:
             raise AssertionError("the window's decision was to be used")
 
         def decide_window(self, window: mbrace.prune.WindowStandings) -> list[np.ndarray]:
@@ -233,7 +233,7 @@ def test_races_with_a_pruning_function_of_the_users_still_run_on_all_threads(dem
             used.add(threading.current_thread().name)
             return super().start(sentences)
 
-    def prune(standings: mbrace.Standings) -> np.ndarray:
+    def prune(standings: mbrace.prune.Standings) -> np.ndarray:
         return standings.means >= np.median(standings.means)
 
     corpus = records(demo_rows, 16)
@@ -252,7 +252,7 @@ def test_a_corpus_that_is_left_early_waits_for_nobody(demo_rows: list[dict]) -> 
 
 
 def test_an_error_in_a_pruning_function_reaches_the_caller_from_any_thread(demo_rows: list[dict]) -> None:
-    def fail(standings: mbrace.Standings) -> np.ndarray:
+    def fail(standings: mbrace.prune.Standings) -> np.ndarray:
         raise RuntimeError("mine")
 
     with pytest.raises(RuntimeError, match="mine"):

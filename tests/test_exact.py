@@ -127,7 +127,7 @@ def plus(offset: float, step: float) -> Callable[[str, str], float]:
 
 @pytest.mark.parametrize("prune", [None, mbrace.Confidence(), mbrace.Confidence(regret=0.1), mbrace.Bottom(0.5)])
 @pytest.mark.parametrize(("offset", "step"), [(1e6, 0.01), (-1e6, 0.01), (1e300, 1e290), (1.7e308, 1e304), (0, 5e-324)])
-def test_utilities_keep_64_bits(prune: mbrace.PruningFunction | None, offset: float, step: float) -> None:
+def test_utilities_keep_64_bits(prune: mbrace.prune.PruningFunction | None, offset: float, step: float) -> None:
     for batch in (False, True):
         utility: Any = plus(offset, step)
         if batch:

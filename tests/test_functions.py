@@ -8,6 +8,7 @@ import pytest
 
 import mbrace
 from mbrace.errors import UserError
+from mbrace.utilities.functions import load_function
 from mbrace.utility import Pairwise
 
 CODE = """
@@ -48,7 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_function_of_a_file_is_a_utility(folder: Path) -> None:
     name = f"{folder}/own_utility.py:length"
-    utility = mbrace.utilities.functions.load_function(name)
+    utility = load_function(name)
     assert utility.name == name
     assert not utility.needs_source
     assert utility.pairs(["abc"], ["a"]).tolist() == [-2]
@@ -56,20 +57,18 @@ def test_a_function_of_a_file_is_a_utility(folder: Path) -> None:
 
 
 def test_a_function_of_a_module_in_the_current_folder_is_a_utility(folder: Path) -> None:
-    assert mbrace.utilities.functions.load_function("own_utility:length").pairs(["abc"], ["a"]).tolist() == [-2]
-    assert mbrace.utilities.functions.load_function("own_utility:Kind.score").pairs(["abc"], ["a"]).tolist() == [7]
+    assert load_function("own_utility:length").pairs(["abc"], ["a"]).tolist() == [-2]
+    assert load_function("own_utility:Kind.score").pairs(["abc"], ["a"]).tolist() == [7]
 
 
 def test_a_third_argument_is_the_source(folder: Path) -> None:
-    utility = mbrace.utilities.functions.load_function("own_utility.py:with_source")
+    utility = load_function("own_utility.py:with_source")
     assert utility.needs_source
     assert utility.pairs(["ab", "cd"], ["", ""], ["a", "a"]).tolist() == [1, 0]
 
 
 def test_batches_by_suffix_and_by_mark(folder: Path) -> None:
-    by_suffix, by_mark = (
-        mbrace.utilities.functions.load_function(f"own_utility.py:{name}") for name in ("many:batch", "marked")
-    )
+    by_suffix, by_mark = (load_function(f"own_utility.py:{name}") for name in ("many:batch", "marked"))
     assert by_suffix.pairs(["a", "b"], ["a", "b"]).tolist() == [5, 5]
     assert by_mark.pairs(["a", "b"], ["a", "b"]).tolist() == [2, 2]
     assert isinstance(by_mark, Pairwise)
@@ -77,7 +76,7 @@ def test_batches_by_suffix_and_by_mark(folder: Path) -> None:
 
 
 def test_a_utility_object_is_taken_as_it_is(folder: Path) -> None:
-    assert mbrace.utilities.functions.load_function("own_utility.py:chrf") == mbrace.ChrF(word_order=0)
+    assert load_function("own_utility.py:chrf") == mbrace.ChrF(word_order=0)
 
 
 @pytest.mark.parametrize(
@@ -101,4 +100,4 @@ def test_what_is_wrong_is_said(folder: Path, name: str, message: str) -> None:
     (folder / "broken.py").write_text("1 / 0\n")
     (folder / "needy.py").write_text("import not_there_at_all\n")
     with pytest.raises(UserError, match=message):
-        mbrace.utilities.functions.load_function(name)
+        load_function(name)

@@ -49,7 +49,7 @@ def picky(hypothesis: str, reference: str) -> float:
     return overlap(hypothesis, reference)
 
 
-def above_average(standings: mbrace.Standings) -> Any:
+def above_average(standings: mbrace.prune.Standings) -> Any:
     return standings.means >= standings.means.mean()
 
 

@@ -151,6 +151,26 @@ def test_with_weights_a_string_without_its_own_draw_is_compared_with_the_others_
     assert {one.text: one.utility for one in found.nbest} == pytest.approx(wanted)
 
 
+@pytest.mark.parametrize("numbers", [np.float32, np.float64])
+def test_ties_between_hypotheses_with_other_weights_are_those_of_fractions(numbers: type) -> None:
+    """Without its own draw, each string is compared with others of another total weight."""
+    ties = 0
+    for seed in range(2000):
+        rng = np.random.default_rng(seed)
+        table: Numbers = {pair: int(rng.integers(0, 3)) for pair in itertools.product(NAMES, NAMES)}
+        texts = [str(text) for text in rng.permutation(NAMES)]
+        logprobs = [-float(rng.integers(0, 3)) * math.log(2) for _ in texts]
+        largest = np.exp(np.array(logprobs) - max(logprobs))
+        weights = dict(zip(texts, map(Fraction, (largest / math.fsum(largest)).tolist()), strict=True))
+        options: dict[str, Any] = {"prune": None, "exclude_self": True, "nbest": 5, "shuffle": False}
+        found = mbrace.decode(texts, utility=WholeNumbers(table, numbers, 1), logprobs=logprobs, **options)
+        means = [expected_utility(table, text, texts, weights, True) for text in texts]
+        assert [one.index for one in found.nbest] == sorted(range(5), key=lambda i: -means[i]), seed
+        assert [one.utility for one in found.nbest] == sorted(map(float, means), reverse=True)
+        ties += len(set(means)) < 5
+    assert ties > 500
+
+
 @pytest.mark.parametrize("scale", [3e38, 1e-38, 1e-44])
 def test_wins_and_regret_of_very_large_and_small_floats_are_those_of_floats_near_one(scale: float) -> None:
     signs = np.random.default_rng(0).integers(-1, 2, (6, 10)).astype(np.float32)

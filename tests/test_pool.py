@@ -139,6 +139,20 @@ def test_the_regret_of_a_list_is_that_of_its_hypotheses_on_average(nbest: int) -
     assert len(answer.nbest) == nbest
 
 
+@pytest.mark.parametrize("utility", [mbrace.ChrF(threads=1), overlap], ids=["native", "step by step"])
+def test_regret_ends_the_race_for_a_list_of_the_best_too(utility: Any, demo_rows: list[dict]) -> None:
+    rows, rule = demo_rows[:8], mbrace.Confidence(0.99, regret=0.5)
+    for nbest in (1, 2, 3):
+        found = [
+            mbrace.decode(row["hypotheses"], row["pseudo_references"], utility=utility, prune=rule, nbest=nbest)
+            for row in rows
+        ]
+        assert all(len(answer.nbest) == nbest for answer in found)
+        for answer in found:  # never a step after only those that are listed are left
+            assert all(step.survivors > nbest for step in answer.steps[:-1])
+        assert min(answer.pseudo_references for answer in found) == 16
+
+
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
 def test_bad_regrets_are_refused(value: float) -> None:
     with pytest.raises(mbrace.UserError, match=r"regret .*: must be 0 or more, and finite"):

@@ -123,6 +123,9 @@ def test_a_listed_order_is_no_sample_and_is_shuffled() -> None:
         ({"utility": lambda h, r: "x"}, "return one number"),
         ({"utility": mbrace.Pairwise(lambda h, r: [0.0], batch=True)}, "one number per pair"),
         ({"utility": 3}, "give a utility"),
+        ({"logprobs": b"ab"}, "logprobs: expected a list of numbers, got bytes"),
+        ({"logprobs": {0.0, 1.0}}, "logprobs: expected a list of numbers, got set"),
+        ({"id": object()}, "id: expected a string or a whole number, got object"),
         ({"prune": lambda s: [1, 2, 3, 4]}, "pruning function returned"),
     ],
 )
@@ -137,3 +140,30 @@ def test_alpha_and_beta_out_of_range_are_refused(alpha: float) -> None:
     for make in (mbrace.Confidence, mbrace.Bottom):
         with pytest.raises(mbrace.UserError, match="between 0 and 1"):
             make(alpha)
+
+
+def test_what_is_no_record_is_named() -> None:
+    with pytest.raises(
+        mbrace.UserError, match=r"expected objects of mbrace.Record, got an object; mbrace.Record\(\*\*"
+    ):
+        list(mbrace.decode_corpus([{"hypotheses": ["a"]}]))  # type: ignore[list-item]
+    with pytest.raises(mbrace.UserError, match=r"expected objects of mbrace.Record, got a string$"):
+        list(mbrace.decode_corpus({"hypotheses": ["a"]}))  # type: ignore[arg-type]
+
+
+def test_log_probabilities_are_taken_by_position_whatever_their_labels() -> None:
+    pandas = pytest.importorskip("pandas")
+    texts, logprobs = ["a", "b", "c", "d"], [-0.1, -3.0, -5.0, -9.0]
+    wanted = mbrace.decode(texts, utility=overlap, logprobs=logprobs, prune=None, nbest=4)
+    for labels in ([3, 2, 1, 0], ["w", "x", "y", "z"], [1, 1, 1, 1]):
+        series = pandas.Series(logprobs, index=labels)
+        for given in (series, series.to_numpy()):
+            assert mbrace.decode(texts, utility=overlap, logprobs=given, prune=None, nbest=4) == wanted
+
+
+def test_many_resamples_are_kept_within_bounds() -> None:
+    from mbrace import prune
+
+    for draws in range(1, 12):
+        mbrace.Confidence(bootstraps=4_000_000 // draws // 40).resamples_of(draws * 40 * 10, 1)
+    assert sum(draws * bootstraps for _, draws, bootstraps in prune._kept) <= prune._MOST_KEPT

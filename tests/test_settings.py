@@ -89,7 +89,7 @@ def test_names_and_objects_give_the_same_race() -> None:
     assert Race(method="low-rank").pruning_function() is None
     assert Race(method="low-rank", method_options={"rank": "4"}).made_method() == mbrace.LowRank(rank=4)
     diverse = Race(method="diverse", nbest=3, method_options={"diversity": 2})
-    assert (diverse.selection().diversity, diverse.made_method(), diverse.pruning_function()) == (2, None, None)
+    assert (diverse.made_method(), diverse.pruning_function()) == (mbrace.Diverse(2), None)
 
 
 def test_a_schedule_is_read_once() -> None:

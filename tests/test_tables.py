@@ -69,7 +69,7 @@ KINDS = [pyarrow.Table.from_pylist, pandas_table, polars_table, dataset, Capsule
 @pytest.mark.parametrize("make", KINDS)
 @pytest.mark.parametrize("rows", [ROWS, without_ids()], ids=["ids", "no ids"])
 def test_a_table_has_the_answers_to_its_records(make: Any, rows: list[dict[str, Any]]) -> None:
-    assert list(mbrace.decode_corpus(mbrace.jobs.tables.table_records(make(rows)), seed=3)) == answers(rows, seed=3)
+    assert list(mbrace.decode_corpus(mbrace.table_records(make(rows)), seed=3)) == answers(rows, seed=3)
 
 
 def pylist(table: Any) -> list[dict[str, Any]]:
@@ -121,7 +121,7 @@ def test_a_map_gives_the_same_answers_whatever_the_batches(with_ids: bool) -> No
     datasets = pytest.importorskip("datasets")
     rows = ROWS if with_ids else without_ids()
     expected = [(answer.text, answer.utility, answer.utility_calls) for answer in answers(rows, seed=2)]
-    decoder = mbrace.jobs.tables.TableDecoder(seed=2, utility=mbrace.ChrF())
+    decoder = mbrace.TableDecoder(seed=2, utility=mbrace.ChrF())
     assert pickle.loads(pickle.dumps(decoder))  # what several processes need
     for size in (1, 2, 5):
         mapped = datasets.Dataset.from_list(rows).map(
@@ -136,13 +136,13 @@ def test_batches_of_arrays_and_columns_are_read_as_lists() -> None:
     import numpy
 
     batch = {name: [row[name] for row in ROWS] for name in ("id", "hypotheses", "pseudo_references", "source")}
-    plain = mbrace.jobs.tables.TableDecoder()(batch)
+    plain = mbrace.TableDecoder()(batch)
     arrays = {
         name: [numpy.array(value) if isinstance(value, list) else value for value in batch[name]] for name in batch
     }
-    assert mbrace.jobs.tables.TableDecoder()(arrays) == plain
+    assert mbrace.TableDecoder()(arrays) == plain
     columns = {name: pyarrow.array(values) for name, values in batch.items()}
-    assert mbrace.jobs.tables.TableDecoder()(columns) == plain
+    assert mbrace.TableDecoder()(columns) == plain
 
 
 def test_a_row_that_fails_is_told_of_and_stays_empty() -> None:
@@ -165,19 +165,19 @@ def test_a_row_that_fails_is_told_of_and_stays_empty() -> None:
     ("call", "message"),
     [
         (
-            lambda: list(mbrace.jobs.tables.table_records([{"hypotheses": ["a"]}])),
+            lambda: list(mbrace.table_records([{"hypotheses": ["a"]}])),
             "table: expected a DataFrame .* got list",
         ),
-        (lambda: list(mbrace.jobs.tables.table_records(pyarrow.table({"text": ["a"]}))), "row:0: hypotheses: missing"),
+        (lambda: list(mbrace.table_records(pyarrow.table({"text": ["a"]}))), "row:0: hypotheses: missing"),
         (
             lambda: mbrace.decode_table(pyarrow.table({"hypotheses": [["a"]], "mbr_text": ["x"]})),
             "column mbr_text: exists; give another prefix",
         ),
         (
-            lambda: mbrace.jobs.tables.TableDecoder()({"hypotheses": [["a"]]}),
+            lambda: mbrace.TableDecoder()({"hypotheses": [["a"]]}),
             "id: no such column; .* with_indices=True",
         ),
-        (lambda: mbrace.jobs.tables.TableDecoder(on_error=print), "on_error: a map needs an answer for every row"),
+        (lambda: mbrace.TableDecoder(on_error=print), "on_error: a map needs an answer for every row"),
         (
             lambda: mbrace.decode_table(pyarrow.table({"candidates": [["a"]], "samples": [["b"]]})),
             "row:0: samples: are hypotheses and pseudo-references at once",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -97,7 +101,7 @@ def test_what_is_asked_for_pseudo_references_and_what_is_large_does_not_race_bes
 def test_pruning_functions_and_watchers_are_called_where_the_caller_is(demo_rows: list[dict]) -> None:
     names = set()
 
-    def prune(standings: mbrace.Standings) -> Any:
+    def prune(standings: mbrace.prune.Standings) -> Any:
         names.add(threading.current_thread().name)
         return standings.means > 0
 
@@ -171,6 +175,74 @@ def test_one_failing_record_of_a_window_can_be_set_aside() -> None:
     answers = mbrace.decode_corpus(corpus, utility=utility, on_error=lambda record, error: failed.append(record.id))
     assert [answer.id for answer in answers] == [0, 1, 3, 4]
     assert failed == [2]
+
+
+@pytest.mark.parametrize("fails", ["utility", "pruning function", "watch", "source"])
+def test_a_record_that_fails_costs_the_others_no_call(fails: str) -> None:
+    """Each pair is asked for once, although a record of the window has no answer: a judge may be paid for it."""
+    asked: list[tuple[str, str]] = []
+
+    def utility(hypothesis: str, reference: str) -> float:
+        asked.append((hypothesis, reference))
+        return float("nan") if fails == "utility" and reference == "r2" else overlap(hypothesis, reference)
+
+    def prune(standings: mbrace.prune.Standings) -> Any:
+        if fails == "pruning function" and standings.texts[0].startswith("2"):
+            raise RuntimeError("no decision")
+        return standings.means >= standings.means.mean()
+
+    def watch(record: mbrace.Record, *_: Any) -> None:
+        if fails == "watch" and record.id == 2:
+            raise RuntimeError("seen enough")
+
+    def source() -> Iterator[str]:
+        yield "r2"
+        raise OSError("gone")
+
+    corpus = [mbrace.Record([f"{i} a", f"{i} b", f"{i} a b"], [f"r{i}", f"{i} a", f"{i} b"], id=i) for i in range(6)]
+    if fails == "source":
+        corpus[2] = dataclasses.replace(corpus[2], pseudo_references=source())
+    failed = []
+    options: dict[str, Any] = {"utility": utility, "prune": prune, "schedule": [1, 2, 3], "shuffle": False}
+    if fails == "watch":
+        options["watch"] = watch
+    found = list(mbrace.decode_corpus(corpus, on_error=lambda record, error: failed.append(record.id), **options))
+    assert ([answer.id for answer in found], failed) == ([0, 1, 3, 4, 5], [2])
+    assert len(asked) == len(set(asked))
+
+
+def test_a_neighbour_with_a_function_changes_no_steps_and_no_scale() -> None:
+    """With "all", a function is asked for more and more, and a list at once: also where both are in a window."""
+    words = ["a b", "a c", "b c d", "d e", "e a b", "c"]
+    one = mbrace.Record(words, [words[i % 6] for i in range(40)], id=1)
+    for utility in (mbrace.ChrF(), overlap, mbrace.Mixture([(mbrace.ChrF(), 1.0), (mbrace.BLEU(), 1.0)])):
+        options: dict[str, Any] = {"utility": utility, "schedule": "all", "prune": None}
+        (alone,) = mbrace.decode_corpus([one], **options)
+
+        def neighbour() -> mbrace.Record:
+            rest = iter(words * 7)
+            return mbrace.Record(words, lambda count: list(itertools.islice(rest, count)), id=2)
+
+        assert next(mbrace.decode_corpus([one, neighbour()], **options)) == alone
+        assert list(mbrace.decode_corpus([neighbour(), one], **options))[1] == alone
+
+
+DAEMONS = """
+import threading, time, mbrace
+texts = [f"a b {i} c d e f" for i in range(60)]
+def work():
+    while True:
+        mbrace.decode(texts, texts, prune=None)
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(%s)
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.3, 0.5, 0.7])
+def test_a_daemon_thread_that_decodes_when_python_ends_is_no_error(seconds: float) -> None:
+    done = subprocess.run([sys.executable, "-c", DAEMONS % seconds], capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_a_window_that_fails_only_as_a_whole_is_decoded_one_by_one_and_said() -> None:

@@ -26,7 +26,11 @@ if TYPE_CHECKING:  # the same names as `_NAMES` below, for type checkers and edi
     from mbrace.jobs.export import export_file as export_file
     from mbrace.jobs.generate import generate_file as generate_file
     from mbrace.jobs.rerank import rerank_file as rerank_file
-    from mbrace.jobs.tables import decode_table as decode_table
+    from mbrace.jobs.tables import (
+        TableDecoder as TableDecoder,
+        decode_table as decode_table,
+        table_records as table_records,
+    )
     from mbrace.jobs.translate import translate_file as translate_file
     from mbrace.methods.aggregate import AggregateReferences as AggregateReferences
     from mbrace.methods.centroid import CentroidReferences as CentroidReferences
@@ -44,13 +48,7 @@ if TYPE_CHECKING:  # the same names as `_NAMES` below, for type checkers and edi
     from mbrace.neural.bertscore import BERTScore as BERTScore
     from mbrace.neural.comet import Comet as Comet, Learned as Learned, Referenceless as Referenceless
     from mbrace.neural.embedding import Embedding as Embedding
-    from mbrace.prune import (
-        Bottom as Bottom,
-        Confidence as Confidence,
-        Halving as Halving,
-        PruningFunction as PruningFunction,
-        Standings as Standings,
-    )
+    from mbrace.prune import Bottom as Bottom, Confidence as Confidence, Halving as Halving
     from mbrace.records import Record as Record
     from mbrace.result import Decoded as Decoded, Phases as Phases
     from mbrace.sampler import Draws as Draws, Sampler as Sampler, Want as Want, doubling as doubling
@@ -78,7 +76,7 @@ _NAMES = {
     "mbrace.jobs.export": "export_file",
     "mbrace.jobs.generate": "generate_file",
     "mbrace.jobs.rerank": "rerank_file",
-    "mbrace.jobs.tables": "decode_table",
+    "mbrace.jobs.tables": "TableDecoder decode_table table_records",
     "mbrace.jobs.translate": "translate_file",
     "mbrace.methods.aggregate": "AggregateReferences",
     "mbrace.methods.centroid": "CentroidReferences",
@@ -96,7 +94,7 @@ _NAMES = {
     "mbrace.neural.bertscore": "BERTScore",
     "mbrace.neural.comet": "Comet Learned Referenceless",
     "mbrace.neural.embedding": "Embedding",
-    "mbrace.prune": "Bottom Confidence Halving PruningFunction Standings",
+    "mbrace.prune": "Bottom Confidence Halving",
     "mbrace.records": "Record",
     "mbrace.result": "Decoded Phases",
     "mbrace.sampler": "Draws Sampler Want doubling",

@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
@@ -137,6 +138,13 @@ def check_threads(utility: str, threads: int | None) -> None:
     """Refuse a utility's number of threads unless it is at least 1, or None for all cores."""
     if threads is not None:
         check_whole(f"{utility}: threads", threads, least=1, most=MOST_THREADS)
+
+
+def check_switches(utility: str, thing: Any) -> None:
+    """Refuse a dataclass with something else than True or False for a field that is one of them by default."""
+    for each in fields(thing):
+        if isinstance(each.default, bool) and type(value := getattr(thing, each.name)) is not bool:
+            raise UserError(f"{utility}: {each.name} {value!r}: must be True or False")
 
 
 def check_number(name: str, value: object, *, least: float, most: float = math.inf) -> None:

@@ -9,9 +9,11 @@ A pruning function is anything callable that gets `Standings` and returns a mask
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from threading import Lock
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
@@ -237,9 +239,23 @@ def stops_by_regret(prune: PruningFunction | None) -> bool:
     return isinstance(prune, Confidence) and prune.regret > 0
 
 
-@lru_cache(maxsize=64)
+_MOST_KEPT = 1 << 27  # counts of resamples, of two bytes each
+_kept: OrderedDict[tuple[int, int, int], Resamples] = OrderedDict()  # those used last come last
+_keeping = Lock()
+
+
 def _resamples(run_seed: int, draws: int, bootstraps: int) -> Resamples:
-    return Resamples(key(run_seed, 0, "bootstrap"), draws, bootstraps)
+    wanted = run_seed, draws, bootstraps
+    with _keeping:
+        if wanted in _kept:
+            _kept.move_to_end(wanted)
+            return _kept[wanted]
+    made = Resamples(key(run_seed, 0, "bootstrap"), draws, bootstraps)
+    with _keeping:
+        _kept[wanted] = made
+        while len(_kept) > 1 and sum(size * number for _, size, number in _kept) > _MOST_KEPT:
+            _kept.popitem(last=False)
+    return made
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, NamedTuple, TypeAlias
 
-from mbrace.errors import RecordError
+from mbrace.errors import RecordError, UserError
 from mbrace.wording import counted
 
 PseudoReferences: TypeAlias = Sequence[str] | Iterator[str] | Callable[[int], Sequence[str]]
@@ -106,6 +107,9 @@ def check_record(record: Record, *, pool: bool = False, live: bool = False) -> N
 
     With `pool` only what is drawn races, so there must be no hypotheses; a `live` source draws where none are listed.
     """
+    _check_type(record)
+    if not isinstance(record.id, str | Integral):  # random numbers come from it, in this process and in others
+        raise record.error(f"id: expected a string or a whole number, got {kind(record.id)}")
     given = record.listed(live=live)
     if not (given is None or isinstance(given, (Sequence, Iterator)) or callable(given)):
         raise record.error(
@@ -120,6 +124,12 @@ def check_record(record: Record, *, pool: bool = False, live: bool = False) -> N
         if isinstance(given, Sequence):
             check_strings(given, "pseudo_references", record.where)
     _check_logprobs_of(record, given, values=record.location is None)
+
+
+def _check_type(record: object) -> None:
+    if not isinstance(record, Record):
+        made = "; mbrace.Record(**fields) makes one of a dict" if isinstance(record, dict) else ""
+        raise UserError(f"records: expected objects of mbrace.Record, got {kind(record)}{made}")
 
 
 def check_strings(values: Any, field: str, where: object) -> Sequence[str]:
@@ -143,7 +153,7 @@ def _check_logprobs_of(record: Record, given: PseudoReferences | None, *, values
         return
     if not isinstance(given, Sequence):
         raise record.error("logprobs: only valid with a list of pseudo-references; a live source brings its own")
-    if isinstance(record.logprobs, str | dict) or not isinstance(record.logprobs, Sized):
+    if isinstance(record.logprobs, str | bytes | bytearray | Mapping | Set) or not isinstance(record.logprobs, Sized):
         raise record.error(f"logprobs: expected a list of numbers, got {kind(record.logprobs)}")
     if len(record.logprobs) != len(given):
         raise record.error(

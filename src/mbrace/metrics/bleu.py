@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace import _native
-from mbrace.errors import UserError, check_number, check_threads, check_whole, require
+from mbrace.errors import UserError, check_number, check_switches, check_threads, check_whole, require
 from mbrace.metrics.base import Multithreaded
 from mbrace.utility import Ask, Sentence, check_aligned
 
@@ -45,6 +45,7 @@ class BLEU(Multithreaded):
     needs_source: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        check_switches("BLEU", self)
         if self.smooth_method not in SMOOTHING_VALUES:
             raise UserError(
                 f"BLEU: smooth_method {self.smooth_method}: unknown; choose from {', '.join(SMOOTHING_VALUES)}"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace import _native
-from mbrace.errors import UserError, check_number, check_threads, check_whole
+from mbrace.errors import UserError, check_number, check_switches, check_threads, check_whole
 from mbrace.metrics.base import Multithreaded
 from mbrace.race import FinishedRaces, RacePlan
 from mbrace.utility import Ask, Sentence, check_aligned
@@ -43,6 +43,7 @@ class ChrF(Multithreaded):
     needs_source: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        check_switches("chrF", self)
         for name in ("char_order", "word_order"):
             check_whole(f"chrF: {name}", getattr(self, name), least=0)
         if not 1 <= self.char_order + self.word_order <= MAX_ORDERS:

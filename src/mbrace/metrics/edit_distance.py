@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import UserError, check_threads, require
+from mbrace.errors import UserError, check_switches, check_threads, require
 from mbrace.metrics.base import Alphabet, Multithreaded, StringMetric
 
 ERROR_RATES = {"wer": "words", "cer": "characters"}  # what each counts
@@ -40,6 +40,7 @@ class EditDistance(Multithreaded, StringMetric[str]):
     threads: int | None = None
 
     def __post_init__(self) -> None:
+        check_switches("edit distance", self)
         if self.kind not in (*ERROR_RATES, *SIMILARITIES):
             known = ", ".join([*ERROR_RATES, *SIMILARITIES])
             raise UserError(f"edit distance: kind {self.kind}: unknown; choose from {known}")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import require
+from mbrace.errors import check_switches, require
 from mbrace.metrics.base import StringMetric
 
 
@@ -28,6 +28,7 @@ class TER(StringMetric[tuple[str, ...]]):
     case_sensitive: bool = False
 
     def __post_init__(self) -> None:
+        check_switches("TER", self)
         require("sacrebleu.metrics.ter", extra="strings")
 
     @property
