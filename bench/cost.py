@@ -98,9 +98,9 @@ def network_table(rows: list[Row], rates: dict[str, float]) -> list[str]:
     return [
         "Over [three hosts](../bench/results/hosts.md), a record of 32 hypotheses and 64 pseudo-references takes",
         f"{one:,.0f} µs of processor time on one machine, and Ray and the network add {extra:,.0f} µs:",
-        f"{total:,.0f} core-hours for {SEGMENTS:,} records. {sent / 1e3:.1f} kB per record crossed the network, "
-        "where only the driver's host had",
-        f"the input. Blocks travel uncompressed: a record of 256 x 256 has {size / 1e3:.0f} kB, {SEGMENTS:,} of them",
+        f"{total:,.0f} core-hours for {SEGMENTS:,} records. {sent / 1e3:.1f} kB per record crossed",
+        "the network, where only the driver's host had the input. Blocks travel uncompressed: a record of",
+        f"256 x 256 has {size / 1e3:.0f} kB, {SEGMENTS:,} of them",
         f"{size * SEGMENTS / 1e12:.1f} TB. With links of 10 Gbit/s, and records of 256 x 256:",
         "",
         "| what ends first | segments per second | cores it can serve |",

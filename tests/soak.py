@@ -2,11 +2,12 @@
 
     python tests/soak.py --minutes 10 [--cases 200] [--seed 0] [--ray 2] [--record bench/results/soak.tsv]
 
-A case is one command in a folder of its own: `decode`, `rerank` with a tiny model, `export`, `generate` and
-`translate` against a local server with faults, `decode --ray`, and `judge` with a rater. It is interrupted (SIGINT),
-asked to end (SIGTERM), killed, its disk is full (RLIMIT_FSIZE), or what it has written is cut; then the same command
-goes on with --resume, until it is left alone. At the end the output must have the bytes of the undisturbed run. A line
-per case is added to the table, also for one that fails; the exit status is 1 if anything was lost, doubled or changed.
+A case is one command in a folder of its own: `decode`, `rerank` with a tiny model, `export`, and `generate`,
+`translate` and `answer` against a local server with faults, `decode --ray`, and `judge` with a rater. It is
+interrupted (SIGINT), asked to end (SIGTERM), killed, its disk is full (RLIMIT_FSIZE), or what it has written is cut;
+then the same command goes on with --resume, until it is left alone. At the end the output must have the bytes of the
+undisturbed run. A line per case is added to the table, also for one that fails; the exit status is 1 if anything was
+lost, doubled or changed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import http.client
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -149,7 +151,10 @@ class Soak:
             ray = ["--ray", "--workers", "1", "--shard-size", "8"] if "ray" in kind else []
             utility = ["--utility", f"{self.folder}/slow.py:overlap", "--schedule", "2,4,6"]
             return [*start, f"{self.folder}/in.jsonl", *end, *utility, *text, *ray]
-        asked = ["--server", self.server.url, "--server-model", "m", "--concurrency", "4", "--beam", "4"]
+        asked = ["--server", self.server.url, "--server-model", "m", "--concurrency", "4"]
+        if kind == "answer":
+            return [*start, f"{self.folder}/sources.txt", *end, *asked, "-n", "8"]
+        asked += ["--beam", "4", "--prompt", "{source}"]
         more = ["--sample", "8"] if kind == "generate" else ["--schedule", "4,8", *text]
         return [*start, f"{self.folder}/sources.txt", *end, *asked, *more]
 
@@ -190,7 +195,7 @@ class Soak:
         wanted, duration = self.reference(kind, name)
         folder = Path(tempfile.mkdtemp(dir=self.folder))
         out, began = folder / name, time.monotonic()
-        self.server.faults = kind in ("generate", "translate")
+        self.server.faults = kind in ("generate", "translate", "answer")
         command = [*self.command(kind, out), "--resume"]
         for _ in range(1 if "ray" in kind else chance.randint(1, 4)):
             how = chance.choice(["INT", "TERM", "KILL", "KILL", "disk", "cut"])
@@ -278,8 +283,10 @@ class Soak:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All files under a folder, by name; the inputs' folder is the same for all cases."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    """All files under a folder, by name; the inputs' folder is the same for all cases. What `answer` says of its time
+    is left out."""
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {name: re.sub(rb',"seconds":[0-9.e-]+(?=}\n)', b"", data) for name, data in files.items()}
 
 
 def kinds(chance: random.Random, ray: int) -> Any:
@@ -287,11 +294,14 @@ def kinds(chance: random.Random, ray: int) -> Any:
     for _ in range(ray):
         yield "decode --ray", "out"
     while True:
-        kind = chance.choices(["decode", "generate", "translate", "export", "rerank", "judge"], [5, 2, 2, 1, 1, 1])[0]
+        kind = chance.choices(
+            ["decode", "generate", "translate", "answer", "export", "rerank", "judge"], [5, 2, 2, 2, 1, 1, 1]
+        )[0]
         names = {
             "rerank": ["o.jsonl", "o.txt"],
             "decode": ["o.jsonl", "o.jsonl.gz", "o.jsonl.zst", "o.txt", "o.parquet"],
             "judge": ["ratings.db"],
+            "answer": ["o.jsonl"],
         }
         yield kind, chance.choice(names.get(kind, ["o.jsonl", "o.jsonl.xz"]))
 

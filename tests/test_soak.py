@@ -10,7 +10,13 @@ import soak
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [("decode", "o.jsonl.gz"), ("generate", "o.jsonl"), ("export", "o.jsonl"), ("judge", "ratings.db")],
+    [
+        ("decode", "o.jsonl.gz"),
+        ("generate", "o.jsonl"),
+        ("answer", "o.jsonl"),
+        ("export", "o.jsonl"),
+        ("judge", "ratings.db"),
+    ],
 )
 def test_a_disturbed_command_ends_with_the_undisturbed_output(kind: str, name: str, tmp_path: Path) -> None:
     outcome = soak.Soak(tmp_path, seed=5).run_case(1, kind, name)
