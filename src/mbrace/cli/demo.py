@@ -25,6 +25,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--examples", type=int, default=3, metavar="N", help="decisions to show (default: 3)")
     parser.add_argument("--plain", action="store_true", help="lines instead of an animation, even on a terminal")
     parser.add_argument("--translate", action="store_true", help="translate with the bundled model instead")
+    parser.add_argument("--answer", action="store_true", help="race answers of a small language model (mbrace[llm])")
     parser.add_argument("--save", metavar="FILE", help="only write the bundled candidates to FILE.jsonl.xz")
     parser.set_defaults(run=run)
 
@@ -37,6 +38,15 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--examples {args.examples}: must be 0 or more")
     if args.translate and args.save is not None:
         raise UserError("--translate and --save: give one of them")
+    if args.answer:
+        from rich.console import Console
+
+        from mbrace.cli.demo_answer import show_answers
+
+        if args.translate or args.save is not None:
+            raise UserError("--answer, --translate and --save: give one of them")
+        show_answers(Console())
+        return 0
     if args.save is not None:
         return _save(args.save)
     if args.translate:

@@ -58,6 +58,7 @@ def add_utility(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="question with {hypothesis} and perhaps {reference} and {source}, or @FILE; the answer must be a number",
     )
+    group.add_argument("--judge-budget", metavar="N", help="most requests to the judge; the run then ends")
     group.add_argument("--judge-answers", metavar="FILE", help="keeps answers in FILE, so that none is paid for twice")
 
 
@@ -125,7 +126,7 @@ def _utility_options(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
 def _judge_options(args: argparse.Namespace) -> Iterator[str]:
     """The `--judge-...` options as options of the utility, or of the part of a mixture."""
     front = "judge." if is_mixture(args.utility) else ""
-    for flag, option in (("server", "url"), ("model", "model"), ("prompt", "prompt"), ("answers", "answers")):
+    for flag, option in (("server", "url"), *((name, name) for name in ("model", "prompt", "answers", "budget"))):
         text = getattr(args, f"judge_{flag}")
         if text is None:
             continue

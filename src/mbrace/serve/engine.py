@@ -175,7 +175,7 @@ class Engine:
 
         options: dict[str, Any] = {"utility": shared, "regret": self.regret if regret is None else regret}
         if watch is not None:
-            options["watch"] = _steps(watch, ongoing, plain)
+            options["watch"] = watching(watch, ongoing, plain)
 
         def race() -> Answer:
             found = answers([prompt], ongoing, n=n, confidence=self.confidence, keep_utilities=True, **options)
@@ -199,7 +199,7 @@ class Engine:
             window.close()
 
 
-def _steps(tell: Step, ongoing: Ongoing, utility: Utility) -> Any:
+def watching(tell: Step, ongoing: Ongoing, utility: Utility) -> Any:
     """A watcher of a race that tells each step: every distinct draw, its expected utility so far, and whether it is
     still in the race."""
     last: dict[int, float] = {}

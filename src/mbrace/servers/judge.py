@@ -7,10 +7,11 @@ or repeated pays for no answer twice.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -18,19 +19,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import UserError, check_whole
+from mbrace.errors import ServiceError, UserError, check_number, check_whole
 from mbrace.sampler import doubling
 from mbrace.servers.answer_file import AnswerFile, key_of
 from mbrace.servers.chat import chat_messages, choices_of, cost_of
 from mbrace.servers.http import Client
-from mbrace.utility import Cost, Pairwise, Scorer, Sentence
+from mbrace.utility import Ask, Cost, Scorer, Sentence
 
 PROMPT = (
     "Score the translation below from 0 to 100 for how well it says what the reference says, where 0 is no meaning "
     "kept and 100 is a perfect translation. Answer with the number only.\n\n"
     "Reference: {reference}\nTranslation: {hypothesis}\nScore:"
 )
+COMPARE = (
+    "Which of these two answers is better? Answer with the letter A or B only.\n\n"
+    "A: {hypothesis}\n\nB: {reference}\n\nBetter:"
+)
 FIELDS = ("source", "hypothesis", "reference")
+CHECKED = 20  # questions before the share of unreadable answers is judged
 _NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 
 
@@ -40,8 +46,17 @@ class Judge:
     `url` is the server's, with or without /v1; `model` is the model's name there. An answer must be one number from
     `lowest` to `highest` and nothing else; with `pattern`, a regular expression with one group, the number is what the
     group matches in the only match. After any other answer the model is told what was wrong and asked again, up to
-    `attempts` times in all; then the error quotes the answer. `answers` is a file that keeps answers by request.
-    `concurrency`, `retries`, `timeout` and `api_key` are those of `Server`; `options` go into every request unchanged.
+    `attempts` times in all. An answer that is unreadable even then is left out: the mean of a hypothesis' other scores
+    stands for it. More than the share `most_unreadable` of such answers end the run, and the error quotes one.
+
+    With `structured`, answers are JSON of a schema where the server knows `response_format`. With `expected`, a score
+    is the mean over the numbers that the model might have answered, weighted by their probabilities, where the server
+    gives log-probabilities and the number is one token (use a scale such as 1 to 5). With `compare`, the model says
+    which of hypothesis and reference is better, asked in both orders: 1, 0, or 0.5 where it contradicts itself.
+
+    `answers` is a file that keeps answers by request. `budget` is the most requests; the run then ends, and can be
+    resumed. `concurrency`, `retries`, `timeout` and `api_key` are those of `Server`; `options` go into every request
+    unchanged.
     """
 
     schedule = doubling(8, 256)
@@ -51,12 +66,17 @@ class Judge:
         url: str,
         model: str,
         *,
-        prompt: str = PROMPT,
+        prompt: str | None = None,
         system: str | None = None,
         lowest: float = 0.0,
         highest: float = 100.0,
         pattern: str | None = None,
         attempts: int = 3,
+        structured: bool = False,
+        expected: bool = False,
+        compare: bool = False,
+        most_unreadable: float = 0.05,
+        budget: int | None = None,
         answers: str | Path | None = None,
         temperature: float | None = 0.0,
         max_tokens: int | None = 16,
@@ -66,14 +86,28 @@ class Judge:
         api_key: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
+        prompt = (COMPARE if compare else PROMPT) if prompt is None else prompt
         _check_prompt(prompt)
+        if compare and "{reference}" not in prompt:
+            raise UserError("compare: the prompt needs {reference}, the answer to compare with")
+        if compare and (structured or expected or pattern is not None):
+            raise UserError("compare: only valid without structured, expected and pattern; the answer is A or B")
+        check_number("most_unreadable", most_unreadable, least=0, most=1)
+        if budget is not None:
+            check_whole("budget", budget, least=1)
         if not -math.inf < lowest < highest < math.inf:
             raise UserError(f"lowest {lowest}, highest {highest}: must be finite, the first below the second")
         check_whole("attempts", attempts, least=1)
         self._model, self._prompt, self._system = model, prompt, system
         self._lowest, self._highest, self._attempts = lowest, highest, attempts
         self._pattern = None if pattern is None else _compile(pattern)
+        self._compare, self._expected, self._structured = compare, expected, structured
+        self._most_unreadable, self._budget = most_unreadable, budget
+        self._asked, self._unreadable, self._last = 0, 0, ""
+        self._has_schema: bool | None = None  # not known before the first question
         given = {"temperature": temperature, "max_tokens": max_tokens}
+        if expected:
+            given |= {"logprobs": True, "top_logprobs": 20}
         self._options = {name: value for name, value in given.items() if value is not None} | dict(options or {})
         self._client = Client(
             url, "/chat/completions", api_key=api_key, concurrency=concurrency, retries=retries, timeout=timeout
@@ -85,7 +119,8 @@ class Judge:
         self._cost = Cost()
         self.needs_source = "{source}" in prompt
         digest = hashlib.sha256(f"{system or ''}\0{prompt}".encode()).hexdigest()[:8]
-        self.name = f"judge|{model}|prompt:{digest}|from:{lowest:g}|to:{highest:g}"
+        kind = "|compare" if compare else "|expected" if expected else ""
+        self.name = f"judge|{model}|prompt:{digest}|from:{lowest:g}|to:{highest:g}{kind}"
 
     @property
     def cost(self) -> Cost:
@@ -95,19 +130,44 @@ class Judge:
 
     def start(self, sentences: Sequence[Sentence]) -> Scorer:
         """Begin the races of a window."""
-        score: Callable[..., Any] = self.pairs
-        return Pairwise(score, batch=True, source=self.needs_source, name=self.name).start(sentences)
+        return _JudgeScorer(self, sentences)
 
     def pairs(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
     ) -> NDArray[np.float32]:
-        """Scores (pairs,) of hypothesis i against reference i (and source i); equal questions are asked once."""
+        """Scores (pairs,) of hypothesis i against reference i (and source i); equal questions are asked once. For those
+        without a readable answer, the mean of the others."""
+        found = self.readable(hypotheses, references, sources)
+        return self.filled(found[None, :])[0] if len(found) else found
+
+    def filled(self, table: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Scores (hypotheses, references) with the mean of a hypothesis' others for those that are not readable."""
+        missing = np.isnan(table)
+        if not missing.any():
+            return table
+        if missing.all():
+            raise self._unreadable_error()
+        means = [np.nanmean(row) if not np.isnan(row).all() else np.nanmean(table) for row in table]
+        return np.where(missing, np.array(means, dtype=np.float32)[:, None], table)
+
+    def readable(
+        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+    ) -> NDArray[np.float32]:
+        """The same, NaN without a readable answer."""
         if self.needs_source and sources is None:
             raise UserError(f"{self.name} scores with the source: give sources")
         given = sources if self.needs_source and sources is not None else [""] * len(hypotheses)
         if not len(hypotheses) == len(references) == len(given):
             raise UserError(f"pairs: lists of different lengths ({len(hypotheses)}, {len(references)}, {len(given)})")
-        bodies = [self._body(*texts) for texts in zip(given, hypotheses, references, strict=True)]
+        texts = list(zip(given, hypotheses, references, strict=True))
+        scores = self._scores_of([self._body(*each) for each in texts])
+        if not self._compare:
+            return scores
+        swapped = self._scores_of([self._body(source, second, first) for source, first, second in texts])
+        equal = np.array([first == second for _, first, second in texts], dtype=np.bool_)
+        return np.where(equal, np.float32(0.5), (scores + 1 - swapped) / 2).astype(np.float32)
+
+    def _scores_of(self, bodies: Sequence[dict[str, Any]]) -> NDArray[np.float32]:
         keys = [key_of(body) for body in bodies]
         self._ask({key: body for key, body in zip(keys, bodies, strict=True) if key not in self._scores})
         return np.array([self._scores[key] for key in keys], dtype=np.float32)
@@ -144,24 +204,52 @@ class Judge:
     def _score(self, key: bytes, body: dict[str, Any]) -> None:
         kept = None if self._file is None else self._file.get(key)
         if kept is not None:
-            score = self._number(str(kept.get("text")))
+            score = kept.get("score")
+            score = self._number(str(kept.get("text"))) if score is None else float(score)
             if score is not None:
                 self._keep(key, score, Cost(kept_answers=1))
                 return
         text = ""
         for attempt in range(self._attempts):
-            text, cost = self._client.post(self._again(body, text) if attempt else body, _read)
+            self._pay()
+            text, scores, cost = self._client.post(self._sent(self._again(body, text) if attempt else body), _read)
             score = self._number(text)
+            if score is not None and self._expected:
+                score = self._expectation(scores, score)
             self._keep(key, score, cost)
             if score is not None:
                 if self._file is not None:
-                    self._file.put(key, {"text": text})
+                    self._file.put(key, {"text": text} | ({"score": score} if self._expected else {}))
                 return
-        wanted = f"a number from {self._lowest:g} to {self._highest:g}"
+        self._leave_out(key, text)
+
+    def _pay(self) -> None:
+        """Note a request, unless the budget is spent."""
+        with self._lock:
+            if self._budget is not None and self._asked >= self._budget:
+                raise ServiceError(
+                    f"{self._client.url}: the judge's budget of {self._budget} requests is spent; "
+                    "give a larger one and --resume"
+                )
+            self._asked += 1
+
+    def _leave_out(self, key: bytes, text: str) -> None:
+        """Count an unreadable answer; too many of them end the run."""
+        with self._lock:
+            self._scores[key] = math.nan
+            self._unreadable, self._last = self._unreadable + 1, text
+            share = self._unreadable / len(self._scores)
+            too_many = len(self._scores) >= CHECKED and share > self._most_unreadable
+        if too_many:
+            raise self._unreadable_error()
+
+    def _unreadable_error(self) -> UserError:
+        wanted = "A or B" if self._compare else f"a number from {self._lowest:g} to {self._highest:g}"
         times = "once" if self._attempts == 1 else f"{self._attempts} times"
-        raise UserError(
-            f"{self._client.url}: asked {times} for {wanted}, the model answered {text[:200]!r}; "
-            "ask for the number alone in prompt, give pattern, or allow more max_tokens"
+        return ServiceError(
+            f"{self._client.url}: {self._unreadable} of {len(self._scores)} answers are unreadable; asked {times} for "
+            f"{wanted}, the model answered {self._last[:200]!r}; ask for that alone in prompt, give structured or "
+            "pattern, or allow more max_tokens"
         )
 
     def _keep(self, key: bytes, score: float | None, cost: Cost) -> None:
@@ -170,8 +258,63 @@ class Judge:
             if score is not None:
                 self._scores[key] = score
 
+    def _sent(self, body: dict[str, Any]) -> dict[str, Any]:
+        """A request, with the schema of its answer where that is wanted and the server has it."""
+        if not self._structured:
+            return body
+        with self._lock:
+            if self._has_schema is None:
+                self._has_schema = self._knows_schema(body)
+        return body | self._schema() if self._has_schema else body
+
+    def _knows_schema(self, body: dict[str, Any]) -> bool:
+        """Whether the server answers in the form of a schema: by its effect, as it may ignore the field."""
+        try:
+            self._pay_unlocked()
+            text, _, cost = self._client.post(body | self._schema() | {"max_tokens": 64}, _read, retries=0)
+        except UserError:
+            return False
+        self._cost += cost
+        try:
+            return isinstance(json.loads(text).get("score"), int | float)
+        except (ValueError, AttributeError):
+            return False
+
+    def _pay_unlocked(self) -> None:
+        self._asked += 1
+
+    def _schema(self) -> dict[str, Any]:
+        number = {"type": "number", "minimum": self._lowest, "maximum": self._highest}
+        schema: dict[str, Any] = {"type": "object", "properties": {"score": number}, "required": ["score"]}
+        schema["additionalProperties"] = False
+        wanted = {"name": "score", "strict": True, "schema": schema}
+        tokens = max(64, int(self._options.get("max_tokens") or 0))
+        return {"response_format": {"type": "json_schema", "json_schema": wanted}, "max_tokens": tokens}
+
+    def _expectation(self, scores: Sequence[tuple[str, Mapping[str, float]]], answered: float) -> float:
+        """The mean of the numbers that the model might have answered in place of the one that it did, weighted by their
+        probabilities; that one itself where it is no single token."""
+        for token, others in scores:
+            if not _NUMBER.fullmatch(token.strip()) or float(token) != answered:
+                continue
+            found = {text: math.exp(min(0.0, value)) for text, value in others.items()}
+            numbers = {text: self._number(text) for text in found}
+            weights = {text: found[text] for text, number in numbers.items() if number is not None}
+            total = math.fsum(weights.values())
+            if total > 0:
+                return math.fsum(weight * (numbers[text] or 0.0) for text, weight in weights.items()) / total
+        return answered
+
     def _number(self, text: str) -> float | None:
         """The number in an answer; None if it is not a single number, or is out of range."""
+        if self._compare:
+            letter = re.match(r"\W*([AB])\b", text)
+            return None if letter is None else float(letter[1] == "A")
+        if self._structured and text.lstrip().startswith("{"):
+            try:
+                text = str(json.loads(text)["score"])
+            except (ValueError, KeyError, TypeError):
+                return None
         if self._pattern is not None:
             found = self._pattern.findall(text)
             if len(found) != 1:
@@ -191,14 +334,46 @@ class Judge:
 
     def _again(self, body: dict[str, Any], text: str) -> dict[str, Any]:
         """The question, the answer that was not a number, and what was wrong with it."""
-        wrong = f"That is not a number from {self._lowest:g} to {self._highest:g} as asked for. Answer again."
+        wrong = "That is not A or B alone. Answer again." if self._compare else ""
+        wrong = wrong or f"That is not a number from {self._lowest:g} to {self._highest:g} as asked for. Answer again."
         more = [{"role": "assistant", "content": text}, {"role": "user", "content": wrong}]
         return body | {"messages": [*body["messages"], *more]}
 
 
-def _read(answer: Any) -> tuple[str, Cost]:
-    """The text of an answer and what it cost; ValueError if it has none."""
-    return choices_of(answer, chat=True)[0].text, cost_of(answer)
+class _JudgeScorer:
+    """Asks about the pairs of a window."""
+
+    encode_seconds = 0.0
+
+    def __init__(self, judge: Judge, sentences: Sequence[Sentence]) -> None:
+        self._judge, self._sentences = judge, sentences
+
+    def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float32]]:
+        hypotheses: list[str] = []
+        references: list[str] = []
+        sources: list[str] = []
+        for ask in asks:
+            sentence = self._sentences[ask.sentence]
+            for index in ask.hypotheses:
+                hypotheses += [sentence.hypotheses[index]] * len(ask.references)
+                references += ask.references
+                sources += [sentence.source or ""] * len(ask.references)
+        found = self._judge.readable(hypotheses, references, sources)
+        sizes = [len(ask.hypotheses) * len(ask.references) for ask in asks]
+        parts = np.split(found, np.cumsum(sizes)[:-1])
+        shaped = [part.reshape(len(ask.hypotheses), -1) for part, ask in zip(parts, asks, strict=True)]
+        return [self._judge.filled(table) for table in shaped]
+
+
+def _read(answer: Any) -> tuple[str, list[tuple[str, dict[str, float]]], Cost]:
+    """The text of an answer, each token with those that were likely in its place, and what it cost."""
+    scores: list[tuple[str, dict[str, float]]] = []
+    found = answer["choices"][0].get("logprobs") if isinstance(answer, dict) and answer.get("choices") else None
+    if isinstance(found, dict) and isinstance(found.get("content"), list):
+        for token in found["content"]:
+            likely = {str(each["token"]): float(each["logprob"]) for each in token.get("top_logprobs") or ()}
+            scores.append((str(token["token"]), likely))
+    return choices_of(answer, chat=True)[0].text, scores, cost_of(answer)
 
 
 def _check_prompt(prompt: str) -> None:
