@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_helpers import Row, decode
-from conftest import overlap, records
+from conftest import overlap
 from numpy.typing import NDArray
 
 import mbrace
@@ -109,19 +109,6 @@ def test_comparisons_of_hypotheses_are_counted_and_none_is_made_twice(demo_rows:
                 assert len(asked) == len(hypotheses) * len(drawn or hypotheses)
             elif drawn is lists[0] and not set(drawn) & set(hypotheses):
                 assert len(asked) == 8 * 10 + 2 * (7 + 6 + 5)
-
-
-def test_threads_windows_and_other_records_change_nothing(demo_rows: list[Row]) -> None:
-    some = records(demo_rows, 12)
-    options: dict[str, Any] = {"prune": None, "nbest": 4, "method": "diverse", "schedule": [8, 32]}
-    alone = [next(iter(mbrace.decode_corpus([each], utility=mbrace.ChrF(threads=1), **options))) for each in some]
-    for threads, window in ((1, 64), (2, 64), (2, 5), (3, 12)):
-        phases = mbrace.Phases()
-        utility = mbrace.ChrF(threads=threads)
-        found = list(mbrace.decode_corpus(some, utility=utility, window=window, phases=phases, **options))
-        assert found == alone
-        assert phases.prune > 0
-        assert phases.score > 0
 
 
 def test_ties_go_to_the_first() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Sequence
 from fractions import Fraction
@@ -10,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import overlap, records
+from conftest import overlap
 from test_forecast import sentences
 from test_forecast_race import CASES, SCHEDULE, STARTERS, lists
 
@@ -79,18 +78,6 @@ def test_utilities_that_are_zero_at_first_and_tiny_later() -> None:
     found = [decode(hypotheses, references, utility=late(scale), **options) for scale in (1.0, 2.0**-1000)]
     assert found[0].steps == found[1].steps
     assert found[0].text == found[1].text
-
-
-def test_windows_and_threads_change_no_answer(demo_rows: list[dict]) -> None:
-    corpus = records(demo_rows, 7)
-    options: dict[str, Any] = {"prune": mbrace.Confidence(0.99, regret=0.04), "forecast": 0.01, "nbest": 2}
-    wanted = list(mbrace.decode_corpus(corpus, utility=mbrace.ChrF(threads=1), window=1, **options))
-    plain = mbrace.decode_corpus(corpus, **options | {"forecast": 0.0})
-    assert sum(answer.strings for answer in wanted) < sum(answer.strings for answer in plain)
-    for threads, window in itertools.product((1, 2), (3, 64)):
-        found = mbrace.decode_corpus(corpus, utility=mbrace.ChrF(threads=threads), window=window, **options)
-        assert list(found) == wanted
-    assert list(mbrace.decode_corpus(corpus[::-1], **options))[::-1] == wanted
 
 
 class Asking:

@@ -160,21 +160,6 @@ def test_the_cases_let_some_in_and_leave_some_out() -> None:
     assert pruned_to_one_and_went_on > 0
 
 
-@pytest.mark.parametrize("regret", [0.0, 0.04])
-def test_answers_are_the_same_on_any_number_of_threads(regret: float) -> None:
-    records = [mbrace.Record(lists(seed)[0], lists(seed)[1], id=seed) for seed in range(12)]
-    found = []
-    for threads in (1, 2, 5):
-        phases = mbrace.Phases()
-        options = {"prune": mbrace.Confidence(0.9, bootstraps=100, regret=regret), "schedule": SCHEDULE, "nbest": 2}
-        utility = mbrace.ChrF(threads=threads)
-        found.append(list(mbrace.decode_corpus(records, utility=utility, forecast=0.01, phases=phases, **options)))
-        assert phases.forecast > 0
-    assert found[0] == found[1] == found[2]
-    list(mbrace.decode_corpus(records, utility=mbrace.ChrF(), phases=(phases := mbrace.Phases())))
-    assert phases.forecast == 0
-
-
 class Listed:
     """A live source of pseudo-references: a list."""
 

@@ -68,22 +68,6 @@ def records(count: int) -> list[mbrace.Record]:
     return [mbrace.Record(some(20 + i), some(40), id=i) for i in range(count)]
 
 
-@pytest.mark.parametrize("budget", [60, 200, 1000])
-def test_window_and_threads_change_no_answer(budget: int) -> None:
-    rule = mbrace.Halving(budget)
-    one = list(mbrace.decode_corpus(records(20), utility=mbrace.ChrF(threads=1), prune=rule, window=1, nbest=3))
-    many = list(mbrace.decode_corpus(records(20), utility=mbrace.ChrF(threads=2), prune=rule, window=16, nbest=3))
-    assert one == many
-    assert all(0 < answer.utility_calls <= budget and len(answer.nbest) == 3 for answer in one)
-
-
-def test_a_window_is_decided_as_race_by_race() -> None:
-    rule = mbrace.Halving(150)
-    whole = list(mbrace.decode_corpus(records(8), prune=rule))
-    watched = list(mbrace.decode_corpus(records(8), prune=rule, watch=lambda *seen: None))
-    assert whole == watched
-
-
 def test_more_calls_than_the_table_has_is_standard_mbr() -> None:
     one = records(1)[0]
     found = mbrace.decode(one.hypotheses, one.pseudo_references, prune=mbrace.Halving(10**6))

@@ -127,14 +127,6 @@ METHODS = ["low-rank", mbrace.LowRank(3, 0.2)]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
-def test_window_and_threads_change_no_answer(method: Any) -> None:
-    one = list(mbrace.decode_corpus(records(12), utility=mbrace.ChrF(threads=1), method=method, window=1, nbest=3))
-    many = list(mbrace.decode_corpus(records(12), utility=mbrace.ChrF(threads=2), method=method, window=16, nbest=3))
-    assert one == many
-    assert all(len(answer.nbest) == 3 for answer in one)
-
-
-@pytest.mark.parametrize("method", METHODS, ids=str)
 def test_a_record_with_nothing_to_choose_costs_nothing(method: Any) -> None:
     found = list(mbrace.decode_corpus([mbrace.Record(["a", "a"], ["b"]), *records(2)], method=method))
     assert (found[0].text, found[0].utility_calls, found[0].strings, found[0].steps) == ("a", 0, 0, ())

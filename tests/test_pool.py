@@ -200,19 +200,6 @@ def test_a_drawn_string_that_was_let_in_is_not_compared_with_itself() -> None:
     assert {c.text: c.utility for c in best.nbest} == pytest.approx({"drawn": 1 / 2, "other": 0.0})
 
 
-def test_windows_threads_and_order_change_no_pooled_answer(demo_rows: list[dict]) -> None:
-    corpus = [mbrace.Record([], row["pseudo_references"][:64], id=number) for number, row in enumerate(demo_rows[:12])]
-    options: dict[str, Any] = {"pool": True, "prune": mbrace.Confidence(0.9, regret=0.02), "schedule": (8, 16, 32, 64)}
-    wanted = list(mbrace.decode_corpus(corpus, utility=mbrace.ChrF(threads=1), window=1, **options))
-    assert all(answer.index is None for answer in wanted)
-    assert any(len(answer.steps) < 4 for answer in wanted)
-    for threads, window in itertools.product((1, 2), (3, 64)):
-        found = mbrace.decode_corpus(corpus, utility=mbrace.ChrF(threads=threads), window=window, **options)
-        assert list(found) == wanted
-    backwards = mbrace.decode_corpus(corpus[::-1], **options)
-    assert list(backwards)[::-1] == wanted
-
-
 def test_no_string_is_encoded_that_no_step_asked_for() -> None:
     encoded: list[str] = []
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import random
 import subprocess
 import sys
 import threading
@@ -17,16 +16,6 @@ from conftest import overlap, records
 import mbrace
 from mbrace.result import Decoded
 from mbrace.windows import group_sizes, stream
-
-
-@pytest.mark.parametrize(("window", "threads"), [(1, 1), (7, 2), (100, 3)])
-def test_windows_threads_and_order_change_no_answer(demo_rows: list[dict], window: int, threads: int) -> None:
-    corpus = records(demo_rows, 20)
-    expected = {answer.id: answer for answer in mbrace.decode_corpus(corpus, utility=mbrace.ChrF(threads=1))}
-    shuffled = random.Random(window).sample(corpus, len(corpus))
-    answers = list(mbrace.decode_corpus(shuffled, utility=mbrace.ChrF(threads=threads), window=window))
-    assert [answer.id for answer in answers] == [record.id for record in shuffled]
-    assert {answer.id: answer for answer in answers} == expected
 
 
 def answer(record: mbrace.Record) -> Decoded:
@@ -164,17 +153,6 @@ def test_a_record_that_is_no_record_can_be_set_aside() -> None:
     answers = mbrace.decode_corpus(corpus, utility=overlap, on_error=lambda record, error: failed.append(record.id))
     assert [answer.id for answer in answers] == [0, 2]
     assert failed == [1]
-
-
-def test_one_failing_record_of_a_window_can_be_set_aside() -> None:
-    def utility(h: str, r: str) -> float:
-        return float("nan") if r == "poison" else overlap(h, r)
-
-    corpus = [mbrace.Record(["a", "b"], ["poison" if i == 2 else "a"], id=i) for i in range(5)]
-    failed = []
-    answers = mbrace.decode_corpus(corpus, utility=utility, on_error=lambda record, error: failed.append(record.id))
-    assert [answer.id for answer in answers] == [0, 1, 3, 4]
-    assert failed == [2]
 
 
 @pytest.mark.parametrize("fails", ["utility", "pruning function", "watch", "source"])

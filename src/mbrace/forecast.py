@@ -64,8 +64,8 @@ class View(NamedTuple):
     means: NDArray[np.float64]
 
 
-def look(views: Sequence[View], nbest: int, threads: int) -> None:
-    """Call those who may win, in several races at once."""
+def update_forecasts(views: Sequence[View], nbest: int, threads: int) -> None:
+    """Learn from a time step of several races, and call the hypotheses that may win."""
     rivals = [view.outsiders.learn(view.alive, view.means, nbest) for view in views]
     each = [view.outsiders for view in views]
     chosen = next_window(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mbrace._native import Resamples, Tally
 from mbrace.cores import helper_threads
 from mbrace.errors import ServiceError, UserError
-from mbrace.forecast import Outsiders, look, outsiders_of
+from mbrace.forecast import Outsiders, outsiders_of, update_forecasts
 from mbrace.prune import (
     Confidence,
     PruningFunction,
@@ -66,8 +66,8 @@ def race(
     if window:
         drawer, scorer = _start(window, sampler, utility, phases)
         # The fast path: lines 4 to 9 as a whole in native code, where a utility can. Tests hold it equal to the loop.
-        fast = racing_of(scorer) if isinstance(sampler, Listed) and watch is None and planner is None else None
-        if fast is None or not _race_lists(fast, window, prune, settings, utility, drawer, scorer, phases):
+        only_lists = isinstance(sampler, Listed) and watch is None and planner is None
+        if not (only_lists and _race_lists(window, prune, settings, utility, drawer, scorer, phases)):
             for wants in _time_steps(window, planner, settings, utility):  # line 4
                 turns = _draw(window, wants, drawer, phases)  # lines 5 to 8: R_t
                 _score(turns, scorer, utility.name, phases)  # the utilities of H_t against what is new in R_t
@@ -245,10 +245,10 @@ def _prune(
     sentences = [turn.sentence for turn in turns]
     views = [each.seen_from_outside(each.outsiders) for each in sentences if each.outsiders is not None]
     if views:
-        look(views, settings.nbest, threads)
-        looked = time.perf_counter()
-        phases.forecast += looked - started
-        started = looked
+        update_forecasts(views, settings.nbest, threads)
+        updated = time.perf_counter()
+        phases.forecast += updated - started
+        started = updated
     whole = window_pruning(decide) if watch is None else None
     if whole is None:
         for sentence in sentences:
@@ -317,13 +317,7 @@ class RacingScorer(Protocol):
         ...
 
 
-def racing_of(scorer: Scorer) -> RacingScorer | None:
-    """The scorer, if it can run whole races."""
-    return cast(RacingScorer, scorer) if implements(scorer, RacingScorer) else None
-
-
 def _race_lists(
-    racing: RacingScorer,
     window: Sequence[SentenceRace],
     prune: PruningFunction | None,
     settings: Race,
@@ -332,11 +326,11 @@ def _race_lists(
     scorer: Scorer,
     phases: Phases,
 ) -> bool:
-    """All steps in one call. False, and nothing has changed, if a race needs more than a list, or other decisions than
-    native ones."""
-    if type(prune) not in (Confidence, type(None)) or is_all(settings.schedule):
+    """All steps in one call. False, and nothing has changed, if the utility cannot do that, or a race needs more than a
+    list, or other decisions than native ones."""
+    if not implements(scorer, RacingScorer) or type(prune) not in (Confidence, type(None)):
         return False
-    if not all(sentence.is_plain for sentence in window):
+    if is_all(settings.schedule) or not all(sentence.is_plain for sentence in window):
         return False
     started, encoded = time.perf_counter(), scorer.encode_seconds
     sizes = list(steps(settings.schedule, utility.schedule, growing=prune is not None))
@@ -348,7 +342,7 @@ def _race_lists(
         resamples = {size: prune.resamples_of(size, settings.seed) for size in draws}
         plan = plan._replace(resamples=resamples, max_losing_wins=prune.max_losing_wins, max_regret=prune.regret)
     drawn = time.perf_counter()
-    races = racing.race_lists([sentence.tally for sentence in window], lists, plan)
+    races = cast(RacingScorer, scorer).race_lists([sentence.tally for sentence in window], lists, plan)
     if races is None:
         return False
     for sentence, means, own in zip(window, races.means, races.steps, strict=True):

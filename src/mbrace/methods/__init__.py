@@ -97,38 +97,31 @@ class StandardMBR:
 
 
 @dataclass(frozen=True)
-class UtilityWrapper:
-    """A utility that scores races in its own way, by means of another utility."""
+class StartedBy:
+    """A utility whose races are begun by another function."""
 
     utility: Utility
+    start: Callable[[Sequence[Sentence]], Scorer]
 
     @property
     def name(self) -> str:
-        """The wrapped utility's."""
+        """The utility's."""
         return self.utility.name
 
     @property
     def schedule(self) -> tuple[int, ...]:
-        """The wrapped utility's."""
+        """The utility's."""
         return self.utility.schedule
 
     @property
     def needs_source(self) -> bool:
-        """The wrapped utility's."""
+        """The utility's."""
         return self.utility.needs_source
 
-    def pairs(
-        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
-    ) -> NDArray[np.floating]:
-        """Scores of aligned pairs by the wrapped utility."""
-        return self.utility.pairs(hypotheses, references, sources)
-
-
-@dataclass(frozen=True)
-class StartedBy(UtilityWrapper):
-    """A utility whose races are begun by another function."""
-
-    start: Callable[[Sequence[Sentence]], Scorer]
+    @property
+    def pairs(self) -> Callable[..., NDArray[np.floating]]:
+        """The utility's."""
+        return self.utility.pairs
 
 
 def with_cost(
