@@ -21,15 +21,15 @@ from random_comet import SpeedOnlyComet
 from speed_only import Table
 
 import mbrace
-from mbrace.jobs.presets import STRINGS, preset_settings
 from mbrace.result import Phases
+from mbrace.settings import with_preset
 
 UNPRUNED = "no pruning"
 
 
 def ways(size: int) -> dict[str, dict[str, Any]]:
     """Options of `decode_corpus`, by name."""
-    preset = preset_settings("fast", "decode", STRINGS)
+    preset, _ = with_preset("fast", "decode", "encoder", {})
     fast = preset.pop("regret")
     return {
         UNPRUNED: {"prune": None},

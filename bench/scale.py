@@ -96,7 +96,15 @@ def on_ray(folder: Path, shard_size: int) -> list[dict[str, float]]:
     for cores in (1, 2):
         options = ["--threads", str(cores)]
         before = decode(folder / "large.jsonl", folder / "large.out.jsonl", *options)
-        cluster = ["--ray", "--workers", str(cores), "--threads", "1", "--shard-size", str(shard_size)]
+        cluster = [
+            "--ray",
+            "--ray-option",
+            f"workers={cores}",
+            "--threads",
+            "1",
+            "--ray-option",
+            f"shard_size={shard_size}",
+        ]
         ray = decode(folder / "large.jsonl", folder / "large.out", *cluster)
         after = decode(folder / "large.jsonl", folder / "large.out.jsonl", *options)
         found = b"".join(path.read_bytes() for path in sorted(ray.out.glob("part-*")))
@@ -194,7 +202,7 @@ def ray_lines(rows: list[dict[str, float]], sentences: int) -> list[str]:
         base = sentences / plain
         lines.append(f"| {cores} | plain, `--threads {cores}` | {plain:.1f} | | {base:,.1f} | | |")
         lines.append(
-            f"| {cores} | `--ray --workers {cores}` | {ray:.1f} | {ray / plain - 1:+.1%} "
+            f"| {cores} | `--ray --ray-option workers={cores}` | {ray:.1f} | {ray / plain - 1:+.1%} "
             f"| {rate:,.1f} | {base / rate - 1:+.1%} | {'yes' if row['same'] else 'NO'} |"
         )
     return lines

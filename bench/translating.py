@@ -31,12 +31,11 @@ from clocks import Clock, clocked
 import mbrace
 from mbrace.api import decode_corpus
 from mbrace.io.candidates import read_records
-from mbrace.jobs.presets import main_cost, preset_settings
 from mbrace.models import gpu
-from mbrace.models.hypotheses import SamplingSettings, live_candidates
+from mbrace.models.hypotheses import live_candidates
 from mbrace.neural.device import choose_device
-from mbrace.prune import stops_by_regret
 from mbrace.result import Phases
+from mbrace.settings import Race, Sampling, with_preset
 
 SMALL_STEPS = (8, 12, 18, 27, 40, 60, 90, 135, 200, 256)  # each half as large again
 CANDIDATES = Path(__file__).parent.parent / "experiments" / "candidates" / "de-en.test.jsonl.xz"
@@ -61,26 +60,11 @@ class Way:
             synchronize()
             return {"beam": time.perf_counter() - started}
         phases = Phases()
-        settings = SamplingSettings(self.beam, sampling=options.pop("sampling", "independent"))
-        forecast = options.pop("forecast", 0.0)
-        window = len(sources)
-        short = stops_by_regret(self.prune)
-        hypotheses, sampler = live_candidates(
-            model, settings, utility, schedule, seed=0, window=window, short_races=short
-        )
+        candidates = Sampling(beam=self.beam, sampling=options.pop("sampling", "independent"))
+        race = Race(prune=self.prune, schedule=schedule, window=len(sources), **options)
+        hypotheses, sampler = live_candidates(model, candidates, utility, race)
         records = hypotheses.records(sources)
-        answers = list(
-            decode_corpus(
-                records,
-                utility=utility,
-                prune=self.prune,
-                schedule=schedule,
-                sampler=sampler,
-                window=window,
-                forecast=forecast,
-                phases=phases,
-            )
-        )
+        answers = list(decode_corpus(records, utility=utility, race=race, sampler=sampler, phases=phases))
         synchronize()
         count = len(answers)
         return {
@@ -93,10 +77,9 @@ class Way:
         }
 
 
-def ways(size: int, *, cost: str | None) -> list[Way]:
-    preset = preset_settings("fast", "translate", cost)
-    if "schedule" in preset:
-        preset["schedule"] = tuple(map(int, preset["schedule"].split(",")))
+def ways(size: int, *, kind: str) -> list[Way]:
+    race, sampling = with_preset("fast", "translate", kind, {})
+    preset = race | sampling
     even, regret = {"sampling": "arithmetic"}, mbrace.Confidence(0.99, regret=0.04)
     forecast = even | {"forecast": 0.0005, "schedule": SMALL_STEPS}
     return [  # what is compared most first
@@ -240,7 +223,7 @@ def main() -> None:
     pages: list[str] = []
     chosen = [
         way
-        for way in ways(size, cost=main_cost(args.utility, device.type))
+        for way in ways(size, kind="string" if lexical else "encoder")
         if not args.only or way.name.startswith((*args.only, "beam 10", "standard"))
     ]
     for way in chosen:

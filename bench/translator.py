@@ -22,7 +22,7 @@ import torch
 
 import mbrace
 from mbrace.io.candidates import read_records
-from mbrace.jobs.sources import read_sources
+from mbrace.jobs.translate import read_sources
 
 SENTENCE = "Der alte Mann liest am Morgen gerne die Zeitung in seinem Garten."
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from sacrebleu.metrics import BLEU, CHRF
 
-from mbrace.jobs.sources import read_sources
+from mbrace.jobs.translate import read_sources
 from mbrace.models.marian_network import load_bundled, quantise
 from mbrace.models.seq2seq import Seq2Seq
 

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from mbrace.io.texts import read_pairs
@@ -70,8 +71,11 @@ class Job:
                      "-o", folder, "--spm", spm, "--dropout", model.dropout, *self.training(model))  # fmt: skip
         for part in () if model.bundle else ("test", "valid"):
             made = self.out / f"{model.pair}.{part}.jsonl.xz"
-            self.command("-m", "mbrace", "generate", files[part], "-o", made, "--resume", "--model", folder, "--limit",
-                         self.sentences, "--prefix", f"{model.pair}.{part}.", *self.counts())  # fmt: skip
+            first = self.out / f"{model.pair}.{part}.first.tsv"
+            with open(files[part], encoding="utf-8") as lines:
+                first.write_text("".join(islice(lines, self.sentences)), encoding="utf-8")
+            self.command("-m", "mbrace", "generate", first, "-o", made, "--resume", "--model", folder,
+                         "--prefix", f"{model.pair}.{part}.", *self.counts())  # fmt: skip
         bundle = ["--bundle", self.out / "translator-de-en"] if model.bundle else []
         small = ["--small"] if self.small else []
         self.command(Path(__file__).with_name("evaluate.py"), folder, "-o", self.out / f"{self.name}.json",

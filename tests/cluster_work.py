@@ -18,7 +18,7 @@ from mbrace.io.candidates import Item, item_from, read_items
 from mbrace.io.output import Output
 from mbrace.jobs.decode import DecodeWorker
 from mbrace.jobs.run import Outcome, Summary, run_worker
-from mbrace.jobs.settings import RaceSettings
+from mbrace.settings import Race
 
 
 def small(demo_rows: list[Row]) -> list[Row]:
@@ -85,7 +85,7 @@ class Work:
         if self.seed < 0:
             raise UserError("seed: cannot be loaded")
         decoder = DecodeWorker(
-            mbrace.Pairwise(picky), RaceSettings(mbrace.Bottom(0.3), [2, 4, 8], self.seed), text=self.text
+            mbrace.Pairwise(picky), Race(prune=mbrace.Bottom(0.3), schedule=[2, 4, 8], seed=self.seed), text=self.text
         )
         return Misbehaving(decoder, self.folder, decoder.summary)
 
@@ -97,7 +97,7 @@ def on_one_machine(work: Work, inputs: list[str], output: Path) -> None:
     """The run that a cluster's must equal."""
     with Output(str(output), text=work.text) as out:
         decoder = DecodeWorker(
-            mbrace.Pairwise(picky), RaceSettings(mbrace.Bottom(0.3), [2, 4, 8], work.seed), text=work.text
+            mbrace.Pairwise(picky), Race(prune=mbrace.Bottom(0.3), schedule=[2, 4, 8], seed=work.seed), text=work.text
         )
         run_worker(decoder, read_items(inputs), out, skip=True)
 

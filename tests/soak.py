@@ -148,13 +148,13 @@ class Soak:
         if kind == "rerank":
             return [*start, f"{self.folder}/in.jsonl", *end, "--qe", self.quality_model(), "--device", "cpu", *text]
         if kind.startswith("decode"):
-            ray = ["--ray", "--workers", "1", "--shard-size", "8"] if "ray" in kind else []
+            ray = ["--ray", "--ray-option", "workers=1", "--ray-option", "shard_size=8"] if "ray" in kind else []
             utility = ["--utility", f"{self.folder}/slow.py:overlap", "--schedule", "2,4,6"]
             return [*start, f"{self.folder}/in.jsonl", *end, *utility, *text, *ray]
-        asked = ["--server", self.server.url, "--server-model", "m", "--concurrency", "4"]
+        asked = ["--server", self.server.url, "--concurrency", "4"]
         if kind == "answer":
-            return [*start, f"{self.folder}/sources.txt", *end, *asked, "-n", "8"]
-        asked += ["--beam", "4", "--prompt", "{source}"]
+            return [*start, f"{self.folder}/sources.txt", *end, *asked, "--server-model", "m", "-n", "8"]
+        asked += ["--model", "m", "--beam", "4", "--prompt", "{source}"]
         more = ["--sample", "8"] if kind == "generate" else ["--schedule", "4,8", *text]
         return [*start, f"{self.folder}/sources.txt", *end, *asked, *more]
 

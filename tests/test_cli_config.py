@@ -15,8 +15,8 @@ from mbrace.cli.messages import LEVELS
 from mbrace.cli.parser import make_parser, parsers_by_command
 
 COMMANDS = [
-    "decode", "rerank", "score", "demo", "generate", "translate", "train", "train-metric", "export", "experiment",
-    "compare", "judge", "judge-results", "doctor", "completion",
+    "decode", "rerank", "score", "demo", "generate", "translate", "answer", "serve", "train", "train-metric", "export",
+    "experiment", "compare", "judge", "judge-results", "doctor", "completion",
 ]  # fmt: skip
 
 
@@ -121,9 +121,9 @@ def test_no_credentials_are_kept(tmp_path: Path) -> None:
     from mbrace.cli.config import given_options
 
     url = "https://user:secret@host/v1?key=hidden"
-    words = ["generate", "s.txt", "-o", "o", "--server", url, "--server-model", "m"]
+    words = ["generate", "s.txt", "-o", "o", "--server", url, "--model", "m"]
     found = given_options(words, make_parser("generate"))
-    assert found == {"sources": "s.txt", "server": "https://***@host/v1?key=***", "server-model": "m"}
+    assert found == {"sources": "s.txt", "server": "https://***@host/v1?key=***", "model": "m"}
 
 
 LEVELS_TOLD = {

@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 import mbrace
-from mbrace.cli import demo_race, main
-from mbrace.cli.labelled_texts import print_labelled
+from mbrace.cli import main, race_picture
+from mbrace.cli.demo import _print_labelled as print_labelled
 from mbrace.result import RaceRecorder
 
 BLOCKED = """
@@ -101,18 +101,18 @@ def test_the_bundled_candidates_are_the_first_of_the_experiments(monkeypatch: py
 
 
 def test_a_race_on_a_terminal_moves_and_elsewhere_is_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_race, "SECONDS_PER_STEP", 0.0)
+    monkeypatch.setattr(race_picture, "SECONDS_PER_STEP", 0.0)
     record = mbrace.Record([f"a b c {n}" for n in range(30)], [f"a b c {n % 3}" for n in range(64)], source="s")
     shown = {}
     for terminal in (True, False):
         console = Console(width=80, file=io.StringIO(), force_terminal=terminal, _environ={"TERM": "xterm"})
-        demo_race.show_race(console, record, mbrace.ChrF(), plain=False)
+        race_picture.show_race(console, record, mbrace.ChrF(), plain=False)
         shown[terminal] = console.file.getvalue()  # type: ignore[attr-defined]
     assert "\x1b[2K" in shown[True]  # a line is drawn over
     assert "\x1b" not in shown[False]
     assert "step 1: 16 pseudo-references, 30 -> " in shown[False]
     console = Console(width=80, file=io.StringIO(), force_terminal=True, _environ={"TERM": "xterm"})
-    demo_race.show_race(console, record, mbrace.ChrF(), plain=True)
+    race_picture.show_race(console, record, mbrace.ChrF(), plain=True)
     assert "step 1: 16 pseudo-references, 30 -> " in console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -129,12 +129,12 @@ def test_a_picture_has_a_dot_for_each_hypothesis_and_keeps_its_height() -> None:
     prune = mbrace.Confidence(0.9)
     recorder = RaceRecorder(prune)
     [answer] = mbrace.decode_corpus([record], prune=prune, watch=recorder)
-    frames = demo_race.race_frames(record, answer, recorder.steps)
+    frames = race_picture.race_frames(record, answer, recorder.steps)
     assert [len(frame.kept) for frame in frames[1:]] == [step.survivors for step in answer.steps]
     assert [frame.pseudo_references for frame in frames[1:]] == [step.pseudo_references for step in answer.steps]
     assert frames[-1].utility_calls == answer.utility_calls
     assert frames[-1].best[0] == (pytest.approx(answer.utility), answer.text)
-    pictures = [demo_race.picture(frame, width=80, dots=demo_race.ASCII).plain for frame in frames]
+    pictures = [race_picture.picture(frame, width=80, dots=race_picture.ASCII).plain for frame in frames]
     assert {text.count("\n") for text in pictures} == {pictures[0].count("\n")}
     for text, frame in zip(pictures, frames, strict=True):
         dots = "".join(text.splitlines()[1:3])

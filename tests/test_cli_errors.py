@@ -76,7 +76,7 @@ def test_a_utility_that_fails_is_named_with_the_record(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     utility, message = UTILITIES[name]
-    monkeypatch.setattr("mbrace.jobs.settings.UtilitySettings.load", lambda settings, threads: utility)
+    monkeypatch.setattr("mbrace.jobs.decode.UtilitySettings.load", lambda settings, threads: utility)
     source = tmp_path / "in.jsonl"
     lone = {"hypotheses": ["needs no utility"], "pseudo_references": ["x"]}
     source.write_bytes(lines([lone, lone, GOOD]))
@@ -111,7 +111,7 @@ def test_a_record_whose_utility_raises_is_set_aside_between_those_that_cannot_be
             raise RuntimeError("no thanks")
         return float(hypothesis == reference)
 
-    monkeypatch.setattr("mbrace.jobs.settings.UtilitySettings.load", lambda *args: mbrace.Pairwise(picky))
+    monkeypatch.setattr("mbrace.jobs.decode.UtilitySettings.load", lambda *args: mbrace.Pairwise(picky))
     rows: list[Any] = [{**row, "hypotheses": row["hypotheses"][:3]} for row in small_rows[:9]]
     rows[2]["hypotheses"] = rows[6]["hypotheses"] = ["poison", "b"]
     rows[4] = rows[7] = 17

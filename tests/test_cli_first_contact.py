@@ -14,7 +14,7 @@ from cli_helpers import COMMAND, decode, lines
 
 import mbrace
 from mbrace.cli import main
-from mbrace.cli.cite import PAPER, bibtex
+from mbrace.cli.parser import PAPER, bibtex
 from mbrace.cli.runs import summary_lines
 from mbrace.jobs.run import Summary
 from mbrace.result import Phases

@@ -7,7 +7,6 @@ import json
 import math
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,13 @@ import pytest
 from cli_helpers import Row, decode, lines
 
 import mbrace
-from mbrace.cli import demo_race
+from mbrace.cli import race_picture
 from mbrace.cli.config import with_config
+from mbrace.cli.options import race_settings
 from mbrace.cli.parser import make_parser
-from mbrace.cli.presets import apply_preset
 from mbrace.forecast import MOST, STARTERS
-from mbrace.jobs.settings import PruneSettings, RaceSettings
 from mbrace.result import RaceRecorder
+from mbrace.settings import Race, Sampling
 from mbrace.utilities.named import NAMED
 
 SIZES = [16, 32, 64]
@@ -159,13 +158,6 @@ def test_what_needs_all_hypotheses_from_the_start_is_refused(
     mbrace.decode_file(source, tmp_path / "out.jsonl", forecast=0, **options)  # none is asked for
 
 
-def test_no_forecast_is_described_as_before_and_settings_pass_it_on() -> None:
-    assert RaceSettings().describe()["forecast"] is None
-    race = RaceSettings(PruneSettings(regret=0.05), forecast=1)
-    assert race.describe()["forecast"] == 1.0
-    assert race.options()["forecast"] == 1
-
-
 def test_too_many_hypotheses_are_named_by_file_and_line_and_set_aside(
     tmp_path: Path, rows: list[Row], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -266,9 +258,9 @@ def test_a_recorded_race_and_its_pictures_take_in_hypotheses_that_enter_later(ro
     for step, cost in zip(recorder.steps, answer.steps, strict=True):
         assert step.kept.sum() == cost.survivors
         assert [record.hypotheses[index] for index in step.indexes] == list(step.texts)  # the caller's
-    frames = demo_race.race_frames(record, answer, recorder.steps)
+    frames = race_picture.race_frames(record, answer, recorder.steps)
     for frame in frames:
-        dots = "".join(demo_race.picture(frame, width=80, dots=demo_race.ASCII).plain.splitlines()[1:3])
+        dots = "".join(race_picture.picture(frame, width=80, dots=race_picture.ASCII).plain.splitlines()[1:3])
         assert (len(dots), dots.count("#")) == (96, len(frame.kept))
     assert frames[-1].best[0][1] == answer.text
 
@@ -283,104 +275,56 @@ def test_a_file_gives_a_forecast_and_what_a_run_kept_repeats_it(source: Path, tm
     assert json.loads((tmp_path / "out.jsonl.run.json").read_bytes())["forecast"] == 0.01
     assert decode("--config", tmp_path / "out.jsonl.run.json", "-o", again) == 0
     assert again.read_bytes() == out.read_bytes()
-    assert make_parser().parse_args(with_config(["decode", "--config", str(settings)])).forecast == 0.01
+    assert "--forecast=0.01" in with_config(["decode", "--config", str(settings)])
 
 
-def set_by_preset(command: str, *options: str) -> tuple[float | None, float | None]:
-    """The forecast and the regret."""
-    args = make_parser().parse_args([command, "--preset", "fast", *options])
-    apply_preset(args, command)
-    return args.forecast, args.regret
+def chosen(command: str, *options: str) -> tuple[Race, Sampling]:
+    """How `--preset fast` races and samples with these options."""
+    args = make_parser(command).parse_args([command, "--preset", "fast", *options])
+    return race_settings(args, command)
 
 
-@pytest.fixture(params=["cpu", "cuda"])
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What a utility would choose, on a machine without a GPU or with one."""
-    kind: str = request.param
-    chosen = SimpleNamespace(type=kind)
-    monkeypatch.setattr("mbrace.neural.device.choose_device", lambda device: chosen)
-    return kind
-
-
-@pytest.mark.parametrize("command", ["decode", "translate"])
-def test_a_preset_sets_a_forecast_where_strings_are_the_cost(command: str, device: str) -> None:
-    costly = ("comet",) if device == "cuda" else ("comet", "learned", "embedding")
+def test_a_preset_depends_on_the_kind_of_utility_and_never_on_the_device() -> None:
     for utility in NAMED:
-        wanted = (0.0005, 0.04 if command == "decode" else 0.03) if utility in costly else (None, 0.04)
-        assert set_by_preset(command, "--utility", utility) == wanted
+        encodes = utility in ("comet", "embedding", "learned", "bertscore")
+        race, sampling = chosen("decode", "--utility", utility, "--device", "cuda")
+        assert (race.forecast, race.cover, race.regret) == ((0.0005, True, 0.04) if encodes else (0.0, False, 0.04))
+        assert (race, sampling) == chosen("decode", "--utility", utility, "--device", "cpu")
+        race, sampling = chosen("translate", "--utility", utility)
+        assert (race.forecast, race.regret) == ((0.0005, 0.03) if encodes else (0.0, 0.04))
+        assert (sampling.sampling, sampling.beam) == ("arithmetic", 256)
+    for mixture, forecast in (
+        ("chrf++:0.5+comet:0.5", 0.0005),
+        ("comet:0.5+my.module:f:1", 0.0),
+        ("chrf:1+bleu:1", 0.0),
+    ):
+        assert chosen("decode", "--utility", mixture)[0].forecast == forecast
 
 
-def test_a_preset_draws_once_for_a_small_encoder_on_a_gpu(device: str) -> None:
-    parse = make_parser().parse_args
-
-    def found(*options: str, preset: str = "fast") -> str | None:
-        args = parse(["translate", "--preset", preset, *options])
-        apply_preset(args, "translate")
-        schedule: str | None = args.schedule
-        return schedule
-
-    for utility in NAMED:
-        if utility in ("learned", "embedding") and device == "cuda":
-            assert found("--utility", utility) == "64"
-    learned = ["--utility", "learned", "--device", "cuda"]
-    of_races = ["--regret", "0.02"], ["--alpha", "0.9"], ["--bootstraps", "100"], ["--forecast", "0"], ["--nbest", "3"]
-    others = ["--sampling", "independent"], ["--server", "http://localhost:1"], ["--length-penalty", "0.6"]
-    for given in (*of_races, *others):
-        assert found(*learned, *given) is None
-    assert found(*learned, preset="paper") is None
-    assert found(*learned, "--sampling", "arithmetic") == found(*learned, "--beam", "256") == "64"
-    assert found(*learned, "--schedule", "16,32") == "16,32"
-    assert found("--utility", "learned", "--device", "cpu:0") == ",".join(map(str, SMALL_STEPS))
-
-
-def test_a_preset_goes_by_the_device_that_was_asked_for() -> None:
-    assert set_by_preset("decode", "--utility", "learned", "--device", "cpu") == (0.0005, 0.04)
-    assert set_by_preset("decode", "--utility", "learned", "--device", "cuda:1", "--ray") == (None, 0.04)
-    args = make_parser().parse_args(["decode", "--preset", "paper", "--utility", "learned", "--device", "cpu"])
-    apply_preset(args, "decode")
-    assert (args.forecast, args.regret) == (None, None)
-
-
-def test_a_preset_on_a_cluster_goes_by_the_workers_not_by_this_machine(device: str) -> None:
-    assert set_by_preset("decode", "--utility", "learned", "--ray") == (0.0005, 0.04)
-    assert set_by_preset("decode", "--utility", "learned", "--ray", "auto", "--gpus-per-worker", "1") == (None, 0.04)
-
-
-def test_a_forecast_of_a_preset_comes_with_what_it_was_studied_with() -> None:
-    parse, fast = make_parser().parse_args, ["--preset", "fast", "--utility", "comet"]
-    for given, cover in (([], True), (["--no-cover"], False), (["--no-shuffle"], None), (["--forecast", "0"], None)):
-        args = parse(["decode", *fast, *given])
-        apply_preset(args, "decode")
-        assert args.cover is cover
-    for given, schedule in (([], ",".join(map(str, SMALL_STEPS))), (["--schedule", "16,64"], "16,64")):
-        args = parse(["translate", *fast, *given])
-        apply_preset(args, "translate")
-        assert (args.schedule, args.sampling) == (schedule, "arithmetic")
-    assert set_by_preset("decode", "--utility", "comet", "--prune", "bottom") == (None, None)
-    assert set_by_preset("translate", "--utility", "comet", "--forecast", "0") == (0.0, 0.04)
-
-
-@pytest.mark.parametrize("command", ["decode", "translate"])
 @pytest.mark.parametrize(
-    ("options", "wanted"),
+    ("command", "options", "expected"),
     [
-        ("--forecast 0", (0.0, 0.04)),
-        ("--forecast 0.5", (0.5, 0.04)),
-        ("--prune none", (None, None)),
-        ("--prune halving --budget 99", (None, None)),
-        ("--select diverse --nbest 2", (None, None)),
-        ("--method aggregate", (None, None)),
-        ("--prune bottom --beta 0.5", (None, None)),
-        ("--regret 0", (None, 0.0)),
+        ("decode", "--no-cover", {"regret": 0.04, "forecast": 0.0005}),
+        ("decode", "--no-shuffle", {"regret": 0.04, "forecast": 0.0005, "shuffle": False}),
+        ("decode", "--forecast 0", {"regret": 0.04}),
+        ("decode", "--forecast 0.5", {"regret": 0.04, "forecast": 0.5, "cover": True}),
+        ("decode", "--regret 0", {"regret": 0.0, "forecast": 0.0005, "cover": True}),
+        ("decode", "--prune none", {"prune": "none"}),
+        ("decode", "--prune halving --budget 99", {"prune": "halving", "budget": 99}),
+        ("decode", "--prune bottom --beta 0.5", {"prune": "bottom", "beta": 0.5}),
+        ("decode", "--method diverse --nbest 2", {"method": "diverse", "nbest": 2}),
+        ("decode", "--method aggregate", {"method": "aggregate"}),
+        ("translate", "", {"regret": 0.03, "forecast": 0.0005, "schedule": SMALL_STEPS}),
+        ("translate", "--schedule 16,64", {"regret": 0.03, "forecast": 0.0005, "schedule": (16, 64)}),
+        ("translate", "--forecast 0", {"regret": 0.04}),
+        ("translate", "--beam 2000", {"regret": 0.04}),
     ],
 )
-def test_what_was_given_goes_before_a_preset(
-    options: str, wanted: tuple[float | None, float | None], command: str, device: str
+def test_a_preset_sets_what_was_not_given_and_goes_with_it(
+    command: str, options: str, expected: dict[str, Any]
 ) -> None:
-    if device == "cpu":  # there the preset forecasts
-        changed = {"--regret 0": (0.0005, 0.0), "--forecast 0.5": (0.5, 0.04 if command == "decode" else 0.03)}
-        wanted = changed.get(options, wanted)
-    assert set_by_preset(command, "--utility", "learned", *options.split()) == wanted
+    race, _ = chosen(command, "--utility", "comet", *options.split())
+    assert race.chosen() == expected
 
 
 def test_a_preset_runs_as_the_options_that_it_stands_for(source: Path, tmp_path: Path) -> None:

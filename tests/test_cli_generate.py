@@ -52,7 +52,10 @@ def test_generate_after_a_crash_gives_the_same_file(sources: Path, folder: Path,
     whole, cut = tmp_path / f"whole.jsonl{suffix}", tmp_path / f"cut.jsonl{suffix}"
     unpack = {"": bytes, ".gz": gzip.decompress, ".xz": lzma.decompress}[suffix]
     assert generate(sources, folder, whole) == 0
-    assert generate(sources, folder, cut, "--limit", "3") == 0
+    text = sources.read_text()
+    sources.write_text("".join(text.splitlines(keepends=True)[:3]))
+    assert generate(sources, folder, cut) == 0
+    sources.write_text(text)
     content = cut.read_bytes()
     cut.write_bytes(content[: len(content) * 4 // 5])  # inside a line
     assert generate(sources, folder, cut, "--resume") == 0
@@ -65,7 +68,8 @@ def test_generate_refuses_to_continue_a_file_of_other_sources(
     sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "c.jsonl"
-    assert generate(sources, folder, out, "--limit", "2") == 0
+    sources.write_text("".join(sources.read_text().splitlines(keepends=True)[:2]))
+    assert generate(sources, folder, out) == 0
     before = out.read_bytes()
     sources.write_text("a b\nd\n")
     assert generate(sources, folder, out, "--resume") == 2
@@ -112,7 +116,7 @@ def test_generate_never_destroys_a_file_that_is_not_its_own(
 ) -> None:
     out = tmp_path / name
     if with_options:  # another program wrote over our file
-        assert generate(sources, folder, out, "--limit", "1") == 0
+        assert generate(sources, folder, out) == 0
     out.write_bytes(content)
     for more in ([], ["--resume"]):
         assert generate(sources, folder, out, *more) == 2
@@ -130,7 +134,7 @@ def test_generate_does_not_continue_a_file_whose_options_are_unknown(
 
 
 def test_only_the_suffix_tsv_means_columns() -> None:
-    from mbrace.jobs.sources import source_item
+    from mbrace.jobs.translate import source_item
 
     for name, source, reference in [
         ("a.tsv", "x", "y"),
@@ -147,8 +151,9 @@ def test_a_cluster_run_is_continued_only_with_the_same_endpoint_of_a_server(sour
     from mbrace.cli.generate import job_from
     from mbrace.cli.parser import make_parser
 
-    server = ["generate", str(sources), "-o", "o", "--server", "http://x", "--server-model", "m", "--server-kind"]
-    chat, completions = (job_from(make_parser().parse_args([*server, k])).describe() for k in ("chat", "completions"))
+    server = ["generate", str(sources), "-o", "o", "--server", "http://x", "--model", "m", "--prompt", "{source}"]
+    kinds = (["--server-option", f"kind={kind}"] for kind in ("chat", "completions"))
+    chat, completions = (job_from(make_parser().parse_args([*server, *kind])).describe() for kind in kinds)
     assert chat != completions
 
 
@@ -248,9 +253,9 @@ def test_generate_writes_parquet_that_decode_reads(sources: Path, folder: Path, 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--limit", "-1"], "--limit -1: must be 1 or more"),
-        (["--minutes", "-1"], "--minutes -1.0: must be more than 0"),
-        (["--temperature", "0"], "error: temperature 0.0: must be 1e-06 or more"),
+        (["--window", "-1"], "--window -1: must be 1 or more"),
+        (["--limit", "1"], "--limit: was removed"),
+        (["--temperature", "0"], "error: --temperature 0.0: must be 1e-06 or more"),
     ],
 )
 def test_generate_refuses_numbers_that_cannot_be_before_work(

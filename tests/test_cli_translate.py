@@ -166,12 +166,10 @@ def test_sources_that_end_in_a_failure_are_translated_up_to_it() -> None:
 
 def test_a_cluster_worker_sets_aside_only_the_source_at_fault(sources: Path, folder: Path, tmp_path: Path) -> None:
     from mbrace.cli.parser import make_parser
-    from mbrace.cli.presets import apply_preset
     from mbrace.cli.translate import job_from
 
     command = ["translate", str(sources), "--model", str(folder), "--beam", "4", "--schedule", "4,16"]
-    args = make_parser().parse_args([*command, "--seed", "3", "--device", "cpu", "--json"])
-    apply_preset(args, "translate")
+    args = make_parser().parse_args([*command, "--seed", "3", "--device", "cpu", "--no-text"])
     job = job_from(args)
     texts = [*SOURCES[:3], "a " * 3000, SOURCES[4]]
     items = [job.item(f"{text}\n".encode(), "s.txt", number, "") for number, text in enumerate(texts, 1)]
@@ -214,7 +212,7 @@ def test_translating_with_arithmetic_draws_is_resumed_to_the_same_bytes(
 ) -> None:
     def translate(out: Path, *more: str) -> int:
         options = ["--beam", "2", "--sampling", "arithmetic", "--regret", "0.05", "--schedule", "2,4,8"]
-        command = ["translate", str(sources), "--model", str(folder), "-o", str(out), "--device", "cpu", "--json"]
+        command = ["translate", str(sources), "--model", str(folder), "-o", str(out), "--device", "cpu", "--no-text"]
         return main([*command, *options, "--window", "2", *more])
 
     whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
@@ -246,12 +244,10 @@ def test_removed_options_are_refused_by_a_sentence(
 def test_a_line_is_translated_by_at_most_70_files(sources: Path, folder: Path) -> None:
     """What one line executes is what somebody has to read who wants to know how it is translated."""
     from mbrace.cli.parser import make_parser
-    from mbrace.cli.presets import apply_preset
     from mbrace.cli.translate import job_from
 
     command = ["translate", str(sources), "--model", str(folder), "--beam", "4", "--device", "cpu", "--window", "1"]
     args = make_parser().parse_args(command)
-    apply_preset(args, "translate")
     job = job_from(args)
     lines = job.start(1)((job.item(f"{text}\n".encode(), "s.txt", n, "") for n, text in enumerate(SOURCES)), skip=True)
     next(lines)  # imports, and what is done once

@@ -26,7 +26,7 @@ from mbrace.cluster.shards import add_costs, costs
 from mbrace.errors import UserError
 from mbrace.jobs.decode import DecodeWorker
 from mbrace.jobs.run import Summary
-from mbrace.jobs.settings import RaceSettings
+from mbrace.settings import Race
 
 pytestmark = pytest.mark.xdist_group("ray")  # one local cluster for all of them
 
@@ -61,7 +61,7 @@ def test_decode_on_a_cluster_writes_the_bytes_of_one_machine(
     options = [f"file://{tmp_path}/part-*", "--on-error", "skip", "--nbest", "2"]
     whole, out = tmp_path / "whole.jsonl", tmp_path / "out"
     assert main(["decode", *options, "-o", str(whole)]) == 0
-    cluster = ["--ray", "auto", "--workers", "2", "--shard-size", "4"]
+    cluster = ["--ray", "auto", "--ray-option", "workers=2", "--ray-option", "shard_size=4"]
     assert (
         main(["decode", *options, "-o", str(out), *cluster]) == 0
     )  # two workers on two CPUs: reading still has its share
@@ -150,7 +150,7 @@ def test_what_blocks_cost_adds_up_to_what_one_run_costs() -> None:
             return super().pairs(hypotheses, references, sources)
 
     records = [mbrace.Record(["a b", "a"], ["a b", "c"], id=i) for i in range(5)]
-    worker, whole = DecodeWorker(Cutting(overlap), RaceSettings(None, window=1)), Summary()
+    worker, whole = DecodeWorker(Cutting(overlap), Race(prune=None, window=1)), Summary()
     for part in (records[:2], records[2:]):
         before = costs(worker)
         list(worker(part, skip=False))
@@ -242,11 +242,11 @@ def test_translate_and_generate_on_a_cluster_write_the_bytes_of_one_machine(
 ) -> None:
     source = tmp_path / "in.txt"
     source.write_text("".join(row["source"] + "\n" for row in demo_rows[:6]), encoding="utf-8")
-    cluster = ["--ray", "auto", "--workers", "1", "--shard-size", "32"]
+    cluster = ["--ray", "auto", "--ray-option", "workers=1", "--ray-option", "shard_size=32"]
     few = ["--beam", "4", "--device", "cpu"]
     translate = ["translate", str(source), *few, "--schedule", "4,8", "--window", "32"]
     assert main([*translate, "-o", str(tmp_path / "t.jsonl"), "--threads", "1"]) == 0
-    assert main([*translate, "-o", str(tmp_path / "t"), "--json", *cluster]) == 0
+    assert main([*translate, "-o", str(tmp_path / "t"), "--no-text", *cluster]) == 0
     assert joined(tmp_path / "t") == (tmp_path / "t.jsonl").read_bytes()
     generate = ["generate", str(source), *few, "--sample", "8", "--threads", "1"]  # torch rounds by its threads
     assert main([*generate, "-o", str(tmp_path / "g.jsonl")]) == 0

@@ -158,7 +158,7 @@ def test_the_command_writes_diverse_lists_and_resumes_with_the_same_only(
     best, diverse = tmp_path / "best.jsonl", tmp_path / "diverse.jsonl"
     assert decode(candidates, "-o", best, "--nbest", "3", "--prune", "none") == 0
     capsys.readouterr()
-    options = ("--nbest", "3", "--select", "diverse", "--diversity", "1")
+    options = ("--nbest", "3", "--method", "diverse", "--method-option", "diversity=1")
     assert decode(candidates, "-o", diverse, *options) == 0
     assert "more than standard MBR" in capsys.readouterr().err
     rows = [[json.loads(line) for line in path.read_text().splitlines()] for path in (best, diverse)]

@@ -43,7 +43,7 @@ def test_every_block_of_a_page_runs_or_says_what_it_needs(
         ("```sh\nrm file\n```", "not a command of ours; mark the block"),
         ("```\nwhat\n```", "language '' cannot be run"),
         ("<!-- needs: luck -->\n```python\nx = 1\n```", "a reason must be one of"),
-        ("<!-- needs: a GPU -->\n```sh\nmbrace decode in.jsonl --gone\n```", "unrecognized arguments: --gone"),
+        ("<!-- needs: a GPU -->\n```sh\nmbrace decode in.jsonl --gone\n```", "--gone: no such option"),
         ("<!-- needs: a GPU -->\n```python\nmbrace.Gone()\n```", "mbrace.Gone does not exist"),
         ("<!-- needs: a GPU -->\n```python\nmbrace.ChrF(gone=1)\n```", "mbrace.ChrF has no gone"),
         ("<!-- needs: minutes -->\n```sh\nmake gone\n```", "make gone: no such target"),

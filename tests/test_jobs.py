@@ -18,10 +18,9 @@ from mbrace.cli.parser import make_parser
 from mbrace.io.output import Output
 from mbrace.io.resume import EARLY_NAMES, refuse_other_settings
 from mbrace.jobs.decode import DecodeWorker
-from mbrace.jobs.model_settings import ModelSettings
 from mbrace.jobs.run import run_worker
-from mbrace.jobs.settings import RaceSettings
 from mbrace.sampler import Draws, Want
+from mbrace.settings import Race
 
 WORDS = ["a b c", "a b", "c d", "a", "b c d"]
 
@@ -145,7 +144,7 @@ def test_records_that_fail_stop_the_run_or_are_set_aside(tmp_path: Path) -> None
 
 def test_one_record_object_given_twice_fails_twice() -> None:
     poison, good = mbrace.Record(["poison", "a"], ["a"], id="p"), mbrace.Record(["a", "b"], ["a"], id="g")
-    worker = DecodeWorker(mbrace.Pairwise(picky), RaceSettings(None, window=4))
+    worker = DecodeWorker(mbrace.Pairwise(picky), Race(prune=None, window=4))
     outcomes = list(worker([good, poison, poison, good, poison], skip=True))
     assert [bad is None for _, bad in outcomes] == [True, False, False, True, False]
 
@@ -161,7 +160,7 @@ def test_answers_are_on_disk_before_more_is_read_even_when_the_last_of_a_window_
             yield mbrace.Record(["poison" if number == 2 else "a", "b"], ["a"], id=number)
 
     with Output(str(out)) as output:
-        run_worker(DecodeWorker(mbrace.Pairwise(picky), RaceSettings(None, window=3)), items(), output, skip=True)
+        run_worker(DecodeWorker(mbrace.Pairwise(picky), Race(prune=None, window=3)), items(), output, skip=True)
     assert written == [0, 2, 5]
 
 
@@ -241,7 +240,7 @@ def test_a_file_is_translated_with_a_model_of_the_caller(tmp_path: Path) -> None
         replayed = mbrace.decode(hypotheses, iter(draws), utility=mbrace.Replay(saved), schedule=[2, 8], id=number)
         assert replayed == want
     assert summary.drawn == sum(rows[number]["pseudo_references"] for number in (4, 5))
-    with pytest.raises(mbrace.UserError, match='schedule "all"'):
+    with pytest.raises(mbrace.UserError, match="schedule 'all': a live model"):
         mbrace.translate_file(source, tmp_path / "x", model=model, schedule="all")
     assert not (tmp_path / "x").exists()
 
@@ -270,7 +269,8 @@ def test_sampling_options_reach_the_model(
             asked.append(options)
             return super().sampler(**options)
 
-    monkeypatch.setattr(ModelSettings, "load", lambda *_, **__: Asked())
+    for command in ("generate", "translate"):
+        monkeypatch.setattr(f"mbrace.jobs.{command}.load_model", lambda *_, **__: Asked())
     (tmp_path / "s.txt").write_text("a b c\n")
     for command, *more in (["generate", "--sample", "2"], ["translate", "--schedule", "2", "--utility", "chrf"]):
         assert main([command, f"{tmp_path}/s.txt", "-o", f"{tmp_path}/{command}", "--beam", "2", *more, *given]) == 0
@@ -282,10 +282,12 @@ def test_sampling_options_reach_the_model(
 
 def test_candidates_of_a_model_of_the_caller_are_written_and_resumed(tmp_path: Path) -> None:
     source, out, model = tmp_path / "s.txt", tmp_path / "c.jsonl", Shifts()
+    source.write_text("".join(line + "\n" for line in SOURCES[:2]))
+    options: dict[str, Any] = {"model": model, "beam": 2, "sample": 3, "references": tmp_path / "r.txt", "prefix": "t."}
+    (tmp_path / "r.txt").write_text("r0\nr1\n")
+    assert mbrace.generate_file(source, out, logprobs=True, **options).sentences == 2
     source.write_text("".join(line + "\n" for line in SOURCES))
     (tmp_path / "r.txt").write_text("".join(f"r{n}\n" for n in range(5)))
-    options: dict[str, Any] = {"model": model, "beam": 2, "sample": 3, "references": tmp_path / "r.txt", "prefix": "t."}
-    assert mbrace.generate_file(source, out, limit=2, logprobs=True, **options).sentences == 2
     model.searched.clear()
     with pytest.raises(mbrace.UserError, match="was made with logprobs True, not False"):
         mbrace.generate_file(source, out, resume=True, **options)
@@ -301,7 +303,7 @@ def test_candidates_of_a_model_of_the_caller_are_written_and_resumed(tmp_path: P
         "pseudo_references": [model.output(SOURCES[3], 3 * n) for n in range(3)],
         "logprobs": [0.0, -1.0, -2.0],
     }
-    with pytest.raises(mbrace.UserError, match="beam 0, sample 0"):
+    with pytest.raises(mbrace.UserError, match="sample 0: makes nothing with beam=0"):
         mbrace.generate_file(source, tmp_path / "x", model=model, beam=0, sample=0)
 
 
@@ -322,7 +324,7 @@ SAVED: dict[str, tuple[list[str], dict[str, Any]]] = {
         {**RACE, "prune": "bottom", "beta": 0.5, "schedule": "4,8", "no_shuffle": True, "text": False},
     ),
     "translate": (
-        ["s.txt", "--epsilon", "0", "--seed", "7"],
+        ["s.txt", "--epsilon", "0", "--seed", "7", "--preset", "paper"],
         {**MODEL, **RACE, "beam": 256, "epsilon": 0.0, "seed": 7, "text": True},
     ),
     "generate": (
@@ -383,8 +385,9 @@ def test_generated_decoded_and_translated_records_of_one_file_have_the_ids_of_it
 
 def test_a_candidate_file_numbered_from_0_by_an_earlier_version_is_not_continued(tmp_path: Path) -> None:
     source, out, options = tmp_path / "s.txt", tmp_path / "c.jsonl", {"model": Shifts(), "beam": 2, "sample": 3}
-    source.write_text("a\nb\n")
-    mbrace.generate_file(source, out, limit=1, **options)  # type: ignore[arg-type]
+    source.write_text("a\n")
+    mbrace.generate_file(source, out, **options)  # type: ignore[arg-type]
     out.write_text(out.read_text().replace('"id":1', '"id":0'))
+    source.write_text("a\nb\n")
     with pytest.raises(mbrace.UserError, match="an earlier version of mbrace, which numbered sources from 0"):
         mbrace.generate_file(source, out, resume=True, **options)  # type: ignore[arg-type]

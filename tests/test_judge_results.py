@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from mbrace.cli import main
-from mbrace.cli.judge_results import run
+from mbrace.cli.judge import run_results as run
 from mbrace.judge.items import PredictionPair
 from mbrace.judge.results import (
     Rating,

@@ -164,7 +164,7 @@ def test_a_live_source_is_asked_once_for_all() -> None:
         ({"method": "low-rank", "pool": True}, "method .low-rank.: only valid without pool"),
         ({"method": "low-rank", "exclude_self": True}, 'exclude_self True: only valid without method="low-rank"'),
         ({"method": mbrace.LowRank(), "exclude_self": True}, "exclude_self True: only valid without method"),
-        ({"method": "low-rank", "keep_utilities": True}, "utilities: cannot be saved with method low-rank"),
+        ({"method": "low-rank", "keep_utilities": True}, "keep_utilities: only valid without method="),
         ({"method": "low-rank", "utility": Mixture([(mbrace.ChrF(), 1.0)])}, "is scaled by whole tables"),
     ],
 )
@@ -192,7 +192,7 @@ def test_numbers_out_of_range_are_refused(make: Callable[[], object], says: str)
     ("options", "method"),
     [
         ("--method low-rank", mbrace.LowRank()),
-        ("--method low-rank --rank 3 --fraction 0.2", mbrace.LowRank(3, 0.2)),
+        ("--method low-rank --method-option rank=3 --method-option fraction=0.2", mbrace.LowRank(3, 0.2)),
     ],
 )
 def test_the_command_writes_what_the_library_finds(options: str, method: Any, tmp_path: Path) -> None:

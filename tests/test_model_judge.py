@@ -135,15 +135,17 @@ def test_decode_with_a_judge_and_its_cost(server: Server, tmp_path: Path, capsys
     row = {"id": 1, "hypotheses": HYPOTHESES, "pseudo_references": REFERENCES}
     (tmp_path / "in.jsonl").write_text(json.dumps(row) + "\n")
     (tmp_path / "prompt.txt").write_text(PROMPT)
-    judge = ["--utility", "judge", "--judge-server", server.url, "--judge-model", "m"]
-    judge += ["--judge-prompt", f"@{tmp_path}/prompt.txt", "--judge-answers", f"{tmp_path}/answers"]
+    judge = ["--utility", "judge", "--utility-option", f"url={server.url}", "--utility-option", "model=m"]
+    judge += ["--utility-option", f"prompt=@{tmp_path}/prompt.txt", "--utility-option", f"answers={tmp_path}/answers"]
     command = ["decode", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out", "--prune", "none", "--schedule", "4", *judge]
     assert main(command) == 0
     assert json.loads((tmp_path / "out").read_text())["text"] == "a c d"
     assert "12 requests (84 + 24 tokens), 0 answers kept from before" in capsys.readouterr().err
     assert main([*command, "--force", "--utility-option", "attempts=1", "--utility-option", "highest=10"]) == 0
     assert "0 requests (0 + 0 tokens), 12 answers kept from before" in capsys.readouterr().err
-    mixture = [word if word != "judge" else "judge:1+chrf++:0.5" for word in command]
+    mixture = [
+        "judge:1+chrf++:0.5" if word == "judge" else f"judge.{word}" if "=" in word else word for word in command
+    ]
     assert main([*mixture, "--force"]) == 0
     assert "0 requests (0 + 0 tokens), 12 answers kept from before" in capsys.readouterr().err
 
@@ -155,10 +157,13 @@ def test_a_run_goes_on_with_another_host_but_no_other_question(
     row = {"id": 1, "hypotheses": HYPOTHESES, "pseudo_references": REFERENCES}
     (tmp_path / "in.jsonl").write_text(json.dumps(row) + "\n{\n")
     command = ["decode", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out", "--window", "1", "--utility", "judge"]
-    command += ["--judge-model", "m", "--judge-prompt", PROMPT]
-    assert main([*command, "--judge-server", server.url, "--judge-answers", f"{tmp_path}/answers"]) == 2
+    command += ["--utility-option", "model=m", "--utility-option", f"prompt={PROMPT}"]
+    assert (
+        main([*command, "--utility-option", f"url={server.url}", "--utility-option", f"answers={tmp_path}/answers"])
+        == 2
+    )
     assert "in.jsonl:2" in capsys.readouterr().err  # all but the second line is done
-    elsewhere = [*command, "--judge-server", "http://localhost:1", "--resume"]
+    elsewhere = [*command, "--utility-option", "url=http://localhost:1", "--resume"]
     assert main(elsewhere) == 2
     assert "in.jsonl:2" in capsys.readouterr().err
     assert main([*elsewhere, "--utility-option", "highest=5"]) == 2
@@ -171,32 +176,61 @@ def test_score_with_a_judge_says_what_it_cost(
     server.reply = words
     (tmp_path / "h.txt").write_text("a b\na c\n")
     (tmp_path / "r.txt").write_text("a b\nb c\n")
-    options = ["--utility", "judge", "--judge-server", server.url, "--judge-model", "m", "--judge-prompt", PROMPT]
+    options = [
+        "--utility",
+        "judge",
+        "--utility-option",
+        f"url={server.url}",
+        "--utility-option",
+        "model=m",
+        "--utility-option",
+        f"prompt={PROMPT}",
+    ]
     assert main(["score", f"{tmp_path}/h.txt", f"{tmp_path}/r.txt", *options]) == 0
     out, err = capsys.readouterr()
     assert "sentence average  1.5000  (2 lines, judge|m|" in out
     assert "mbrace: 2 requests (14 + 4 tokens), 0 answers kept from before" in err
 
 
+JUDGE = ["--utility", "judge", "--utility-option", "url=http://x", "--utility-option", "model=m"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            ["--utility", "judge"],
-            "--utility judge: needs --utility-option url and --utility-option model, those of its server",
-        ),
-        (["--utility", "judge", "--judge-server", "http://x"], "--utility judge: needs --utility-option model,"),
-        (["--judge-model", "m"], "--judge-model: only valid with --utility judge, not chrf++"),
+        (["--utility", "judge"], "--utility judge: needs --utility-option url and --utility-option model, those of"),
+        (["--utility", "judge", "--utility-option", "url=http://x"], "--utility judge: needs --utility-option model,"),
         (["--utility", "embedding-server"], "--utility embedding-server: needs --utility-option url"),
+        (["--utility-option", "model=m"], "--utility-option model: not one of chrf++"),
         (
-            ["--utility", "judge", "--judge-server", "http://x", "--judge-model", "m", "--utility-option=retries=-1"],
-            "error: retries -1: must be 0 or more",  # `decode` has no --retries
+            [
+                "--utility",
+                "judge",
+                "--utility-option",
+                "url=http://x",
+                "--utility-option",
+                "model=m",
+                "--utility-option=retries=-1",
+            ],
+            "error: --utility-option retries=-1: must be 0 or more",  # `decode` has no --retries
         ),
         (
-            ["--utility", "judge", "--judge-server", "http://x", "--judge-model", "m", "--utility-option", "api_key=k"],
+            [
+                "--utility",
+                "judge",
+                "--utility-option",
+                "url=http://x",
+                "--utility-option",
+                "model=m",
+                "--utility-option",
+                "api_key=k",
+            ],
             "--utility-option api_key: not one of judge; it takes url, model, prompt",
         ),
-        (["--utility", "judge", "--judge-prompt", "@/no/file"], "--judge-prompt @/no/file: cannot be read"),
+        (
+            ["--utility", "judge", "--utility-option", "prompt=@/no/file"],
+            "--utility-option prompt=@/no/file: cannot be read",
+        ),
         (["--utility", "bertscore"], "--utility bertscore: needs --metric-model"),
         (["--utility", "bleurt"], "--utility bleurt: needs --metric-model"),
     ],

@@ -318,7 +318,7 @@ def test_the_lowest_temperature_samples_the_most_probable_ids(translator: mbrace
 @pytest.mark.parametrize(
     ("schedule", "message"),
     [
-        ("all", 'schedule "all": a live source has no last pseudo-reference; give the sizes'),
+        ("all", "schedule 'all': a live source has no last pseudo-reference; give the sizes"),
         ("4,16", "schedule '4,16': give growing whole numbers"),
         ([], "schedule \\[\\]: give whole numbers"),
         ([16, 4], "schedule \\[16, 4\\]: sizes must increase"),

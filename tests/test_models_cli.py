@@ -26,12 +26,12 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (["--beam", "0"], "--beam 0: must be 1 or more"),
         (["--schedule", "all"], "a live model has no last pseudo-reference"),
-        (["--kind", "causal"], "needs --model and --prompt"),
-        (["--prompt", "{source}"], "--prompt: only valid with --kind causal or --server"),
-        (["--server", "http://127.0.0.1:9"], "needs --server-model"),
-        (["--temperature", "0"], "temperature 0.0: must be 1e-06 or more"),
-        (["--temperature", "-1"], "temperature -1.0: must be 1e-06 or more"),
-        (["--epsilon", "1.5"], "epsilon 1.5: must be from 0 to 1"),
+        (["--prompt", "say it"], "--prompt: has no {source}; put it where the source goes"),
+        (["--stop", "x"], "--stop: only valid with --prompt or --server"),
+        (["--kind", "causal"], "--kind: is not needed now"),
+        (["--temperature", "0"], "--temperature 0.0: must be 1e-06 or more"),
+        (["--temperature", "-1"], "--temperature -1.0: must be 0 or more"),
+        (["--epsilon", "1.5"], "--epsilon 1.5: must be between 0 and 1"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(
@@ -42,7 +42,7 @@ def test_options_that_make_no_sense_are_refused(
     assert not (tmp_path / "o.txt").exists()
 
 
-SERVER = ["--server", "http://127.0.0.1:9", "--server-model", "m"]
+SERVER = ["--server", "http://127.0.0.1:9", "--model", "m", "--prompt", "{source}"]
 
 
 @pytest.mark.parametrize("command", ["translate", "generate"])
@@ -52,15 +52,18 @@ SERVER = ["--server", "http://127.0.0.1:9", "--server-model", "m"]
         (["--source-language", "deu_Latn"], "--source-language: only valid with --model"),
         (["--target-language", "eng_Latn"], "--target-language: only valid with --model"),
         (["--source-prefix", "translate: "], "--source-prefix: only valid with --model"),
-        (["--server-model", "m"], "--server-model: only valid with --server"),
-        (["--server-kind", "chat"], "--server-kind: only valid with --server"),  # what is the default too
-        (["--concurrency", "2"], "--concurrency: only valid with --server"),
-        (["--model", "M", "--prompt", "{source}"], "--prompt: only valid with --kind causal or --server"),
-        (["--kind", "causal", "--model", "M", "--prompt", "{source}", "--source-prefix", "x"], "--source-prefix: only"),
-        ([*SERVER, "--model", "bundled"], "--model and --server: give one of them"),
-        ([*SERVER, "--kind", "seq2seq"], "--kind: only valid with --model"),
-        ([*SERVER, "--epsilon", "1.5"], "epsilon 1.5: must be between 0 and 1"),
-        ([*SERVER, "--source-language", "de"], "--source-language: only valid with --model"),
+        (["--server-model", "m"], "--server-model: is --model now"),
+        (["--server-option", "kind=chat"], "--server-option: only valid with --server"),  # what is the default too
+        (["--concurrency", "2"], "--concurrency 2: only valid with --server"),
+        (["--prompt", "{source}"], "--prompt: only valid with --model"),
+        (["--model", "M", "--prompt", "{source}", "--source-prefix", "x"], "--source-prefix x: only valid without"),
+        (["--server", "http://127.0.0.1:9"], "needs --model, the model's name there"),
+        ([*SERVER, "--epsilon", "1.5"], "--epsilon 1.5: must be between 0 and 1"),
+        ([*SERVER, "--source-language", "de"], "--source-language de: only valid without --server, which"),
+        (
+            [*SERVER, "--server-option", "kinds=chat"],
+            "--server-option kinds: no option of a server; did you mean kind?",
+        ),
     ],
 )
 def test_an_option_that_would_do_nothing_is_refused(
@@ -74,12 +77,10 @@ def test_an_option_that_would_do_nothing_is_refused(
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["translate", *SERVER, "--sampling", "arithmetic"], "--sampling: only valid with --model"),
-        (["translate", *SERVER, "--length-penalty", "1"], "--length-penalty: only valid with --model"),
-        (["generate", *SERVER, "--length-penalty", "1"], "--length-penalty: only valid with --model"),
-        (["generate", *SERVER, "--alpha", "1"], "--alpha: is called --length-penalty now"),
+        (["translate", *SERVER, "--sampling", "arithmetic"], "--sampling arithmetic: only valid with a model here"),
+        (["generate", *SERVER, "--length-penalty", "2"], "--length-penalty 2.0: only valid with beam search"),
         (["translate", *SERVER, "--length-alpha", "1"], "--length-alpha: is called --length-penalty now"),
-        (["generate", *SERVER, "--device", "cpu"], "--device: only valid with --model"),
+        (["generate", *SERVER, "--device", "cpu"], "--device cpu: only valid without --server"),
         (["generate", "--logprobs", "--sample", "0"], "--logprobs: only valid with pseudo-references"),
     ],
 )
@@ -111,10 +112,10 @@ def test_a_device_that_cannot_be_used_is_named_before_work(
 def test_the_bundled_translator_translates_as_the_command_with_each_preset_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from mbrace.cli import demo_translate
+    from mbrace.cli import demo
 
-    monkeypatch.setattr(demo_translate, "SENTENCES", ("Die Katze schläft auf dem Sofa.",))
-    monkeypatch.setattr(demo_translate, "BEAM", 8)
+    monkeypatch.setattr(demo, "SENTENCES", ("Die Katze schläft auf dem Sofa.",))
+    monkeypatch.setattr(demo, "BEAM", 8)
     assert main(["demo", "--translate"]) == 0
     shown = capsys.readouterr().out
     assert "The cat" in shown

@@ -287,7 +287,7 @@ def test_a_dead_server_is_named_after_the_last_try() -> None:
 
 def test_generate_and_translate_with_a_server(mock: Mock, tmp_path: Path) -> None:
     (tmp_path / "s.txt").write_text("eins\nzwei\n")
-    server = ["--server", mock.url, "--server-model", "m", "--prompt", "{source}"]
+    server = ["--server", mock.url, "--model", "m", "--prompt", "{source}"]
     out = tmp_path / "c.jsonl"
     assert main(["generate", f"{tmp_path}/s.txt", "-o", str(out), "--beam", "3", "--sample", "5", *server]) == 0
     rows = [json.loads(line) for line in out.read_text().splitlines()]
@@ -303,7 +303,7 @@ def test_generate_and_translate_with_a_server(mock: Mock, tmp_path: Path) -> Non
 @pytest.mark.parametrize("kind", ["chat", "completions"])
 def test_generate_writes_log_probabilities_of_a_server(mock: Mock, tmp_path: Path, kind: str) -> None:
     (tmp_path / "s.txt").write_text("eins\n")
-    server = ["--server", mock.url, "--server-model", "m", "--server-kind", kind, "--prompt", "{source}"]
+    server = ["--server", mock.url, "--model", "m", "--server-option", f"kind={kind}", "--prompt", "{source}"]
     sizes = ["--beam", "2", "--sample", "3", "--logprobs"]
     assert main(["generate", f"{tmp_path}/s.txt", "-o", f"{tmp_path}/c.jsonl", *sizes, *server]) == 0
     (row,) = map(json.loads, (tmp_path / "c.jsonl").read_text().splitlines())
@@ -314,8 +314,8 @@ def test_translate_draws_hypotheses_by_id_and_counts_pseudo_references_alone(
     mock: Mock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "s.txt").write_text("eins\nzwei\neins\n")
-    options = ["--server", mock.url, "--server-model", "m", "--prompt", "{source}", "--seed", "5", "--prune", "none"]
-    assert main(["translate", f"{tmp_path}/s.txt", "--beam", "16", "--schedule", "16", "--nbest", "16", "--json",
+    options = ["--server", mock.url, "--model", "m", "--prompt", "{source}", "--seed", "5", "--prune", "none"]
+    assert main(["translate", f"{tmp_path}/s.txt", "--beam", "16", "--schedule", "16", "--nbest", "16", "--no-text",
                  "-o", f"{tmp_path}/o", *options]) == 0  # fmt: skip
     assert ", 48 pseudo-references drawn" in capsys.readouterr().err
     rows = [json.loads(line) for line in (tmp_path / "o").read_text().splitlines()]
@@ -327,7 +327,7 @@ def test_translate_draws_hypotheses_by_id_and_counts_pseudo_references_alone(
 
 def test_generate_keeps_finished_sources_when_the_server_dies(mock: Mock, tmp_path: Path) -> None:
     (tmp_path / "s.txt").write_text("eins\nzwei\ndrei\n")
-    server = ["--server", mock.url, "--server-model", "m", "--prompt", "{source}", "--concurrency", "1"]
+    server = ["--server", mock.url, "--model", "m", "--prompt", "{source}", "--concurrency", "1"]
     command = ["generate", f"{tmp_path}/s.txt", "-o", f"{tmp_path}/c.jsonl", "--beam", "0", "--sample", "16", *server]
     mock.plan = lambda number: "400" if number >= 2 else None
     assert main(command) == 2

@@ -28,7 +28,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "seed": ({"seed": 1.5}, "seed 1.5: must be a whole number"),
     "schedule of arrays": ({"schedule": np.array([[1, 2]])}, "give whole numbers"),
     "schedule number": ({"schedule": 3}, "schedule 3: give growing whole numbers"),
-    "prune": ({"prune": "alpha"}, "prune 'alpha': give a pruning function"),
+    "prune": ({"prune": "alpha"}, "prune 'alpha': unknown"),
     "references of a function": ({"pseudo_references": lambda count: 5}, "expected a list of strings, got a int"),
     "nothing of a function": ({"pseudo_references": lambda count: None}, "expected a list of strings, got None"),
     "too much of a function": ({"pseudo_references": lambda count: ["a"] * (count + 1)}, "asked for 16 more, got 17"),

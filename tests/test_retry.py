@@ -1,4 +1,4 @@
-"""`--retry-errors`: records that were set aside get their answers, and the output is that of a run without failures."""
+"""`--on-error retry`: records set aside get their answers; the output is that of a run without failures."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def test_the_output_is_that_of_a_run_without_failures(tmp_path: Path, name: str)
     }
     assert mbrace.decode_file(source, out, **how).skipped == 5
     utility = how["utility"] = Broken(70)
-    summary = mbrace.decode_file(source, out, resume=True, retry_errors=True, **how)
+    summary = mbrace.decode_file(source, out, resume=True, **{**how, "on_error": "retry"})
     assert utility.scored == {1, 2, 149, 150}  # nothing else is done again
     assert (summary.sentences, summary.kept, summary.skipped) == (4, 145 + how["text"], 1)
     (left,) = (tmp_path / f"{name}.errors.jsonl").read_text().splitlines()
     assert json.loads(left)["line"] == 70
     how["utility"] = Broken()
-    assert mbrace.decode_file(source, out, resume=True, retry_errors=True, **how).skipped == 0
+    assert mbrace.decode_file(source, out, resume=True, **{**how, "on_error": "retry"}).skipped == 0
     assert not (tmp_path / f"{name}.errors.jsonl").exists()
     whole = tmp_path / f"whole-{name}"
     mbrace.decode_file(source, whole, **how)
@@ -93,7 +93,7 @@ def test_an_unfinished_run_goes_on_after_the_retry(tmp_path: Path, text: bool) -
     lines = out.read_bytes().splitlines()
     assert 60 < len(lines) < 90
     utility.numbers.clear()
-    summary = mbrace.decode_file(source, out, utility=utility, resume=True, retry_errors=True, **how)
+    summary = mbrace.decode_file(source, out, utility=utility, resume=True, **{**how, "on_error": "retry"})
     assert summary.sentences == COUNT - len(lines) + (2 if text else 0)
     mbrace.decode_file(source, tmp_path / "whole", utility=utility, **how)
     assert out.read_bytes() == (tmp_path / "whole").read_bytes()
@@ -105,7 +105,7 @@ def test_a_retry_that_the_service_ends_keeps_what_it_answered(tmp_path: Path) ->
     down = Broken(4)
     down.error = ServiceError
     with pytest.raises(ServiceError):
-        mbrace.decode_file(source, out, utility=down, window=1, resume=True, retry_errors=True, on_error="skip")
+        mbrace.decode_file(source, out, utility=down, window=1, resume=True, on_error="retry")
     assert [json.loads(line)["id"] for line in out.read_text().splitlines()][:4] == [1, 2, 3, 5]
     left = (tmp_path / "o.jsonl.errors.jsonl").read_text().splitlines()
     assert [json.loads(line)["line"] for line in left] == [4, 6]
@@ -117,13 +117,13 @@ def test_a_retry_killed_between_its_two_files_is_mended_by_the_next_run(tmp_path
     errors = tmp_path / "o.jsonl.errors.jsonl"
     stale = errors.read_bytes()
     utility.numbers.clear()
-    mbrace.decode_file(source, out, utility=utility, resume=True, retry_errors=True)
+    mbrace.decode_file(source, out, utility=utility, resume=True, on_error="retry")
     whole = out.read_bytes()
     errors.write_bytes(stale)
     mbrace.decode_file(source, out, utility=utility, resume=True)
     assert out.read_bytes() == whole
     errors.write_bytes(stale)
-    mbrace.decode_file(source, out, utility=utility, resume=True, retry_errors=True)
+    mbrace.decode_file(source, out, utility=utility, resume=True, on_error="retry")
     assert (out.read_bytes(), errors.exists()) == (whole, False)
 
 
@@ -134,7 +134,7 @@ def test_what_was_mended_in_the_input_is_answered(tmp_path: Path) -> None:
     command = ["decode", str(source), "-o", str(out), "--on-error", "skip"]
     assert main(command) == 0
     source.write_text(good)
-    assert main([*command, "--resume", "--retry-errors"]) == 0
+    assert main([*command, "--resume", "--on-error", "retry"]) == 0
     assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == [1, 2, 3]
 
 
@@ -142,13 +142,13 @@ def test_where_it_makes_no_sense_it_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = write_input(tmp_path, 3)
-    command = ["decode", str(source), "-o", str(tmp_path / "o.jsonl"), "--retry-errors"]
+    command = ["decode", str(source), "-o", str(tmp_path / "o.jsonl"), "--on-error", "retry"]
     assert main(command) == 2
-    assert "--retry-errors: only valid with --resume" in capsys.readouterr().err
+    assert "--on-error retry: only valid with --resume" in capsys.readouterr().err
     assert main([*command, "--resume", "--ray"]) == 2
-    assert "--retry-errors: not with --ray" in capsys.readouterr().err
+    assert "--on-error retry: not on a cluster" in capsys.readouterr().err
     assert main([*command, "--resume"]) == 0  # nothing to retry: a run like any other
     with open(source) as file:
         monkeypatch.setattr("sys.stdin", file)
         assert main(["decode", "-", *command[2:], "--resume"]) == 2
-    assert "--retry-errors: reads the input twice" in capsys.readouterr().err
+    assert "--on-error retry: reads the input twice" in capsys.readouterr().err

@@ -20,8 +20,8 @@ from mbrace.cluster import driver
 from mbrace.experiments.tables import CandidateFile, score, tables
 from mbrace.io.folders import UtilityFolder
 from mbrace.jobs.decode import DecodeJob
-from mbrace.jobs.settings import RaceSettings
 from mbrace.result import UtilityTable
+from mbrace.settings import Race
 from mbrace.utilities.replay import INDEX, NAME, file_name, read_table, table_bytes
 
 
@@ -302,7 +302,7 @@ def test_a_record_that_failed_has_no_table_until_it_is_retried(tmp_path: Path, s
     assert decode(path, "-o", out, "--on-error", "skip", "--save-utilities", saved) == 0
     assert file_name("s1") not in contents(saved)
     path.write_bytes(lines(small_rows[:3]))
-    assert decode(path, "-o", out, "--resume", "--retry-errors", "--save-utilities", saved) == 0
+    assert decode(path, "-o", out, "--resume", "--on-error", "retry", "--save-utilities", saved) == 0
     assert decode(path, "-o", tmp_path / "o2.jsonl", "--save-utilities", tmp_path / "s2") == 0
     assert contents(saved) == contents(tmp_path / "s2")
 
@@ -321,8 +321,8 @@ def test_the_command_line_races_over_saved_utilities(tmp_path: Path, candidates:
 def test_decode_file_and_translate_jobs_take_a_folder(tmp_path: Path, candidates: Path) -> None:
     mbrace.decode_file(candidates, tmp_path / "o.jsonl", save_utilities=tmp_path / "saved")
     assert len(contents(tmp_path / "saved")) == 151
-    job = DecodeJob(mbrace.ChrF(), RaceSettings(), save_utilities="x")
-    with pytest.raises(mbrace.UserError, match="save_utilities=x: not on a cluster"):
+    job = DecodeJob(mbrace.ChrF(), Race(), save_utilities="x")
+    with pytest.raises(mbrace.UserError, match="save_utilities 'x': not on a cluster"):
         driver.run(job, [str(candidates)], str(tmp_path / "r"))
 
 

@@ -23,10 +23,9 @@ from mbrace.cli import main
 from mbrace.cluster.shards import Block, process_block
 from mbrace.errors import ServiceError
 from mbrace.jobs.generate import GenerateJob
-from mbrace.jobs.model_settings import ModelSettings
-from mbrace.models.hypotheses import SamplingSettings
 from mbrace.servers import http as client
 from mbrace.servers.http import hide_credentials, retry_after
+from mbrace.settings import ModelSettings, Sampling
 
 __all__ = ["mock"]
 
@@ -34,8 +33,8 @@ __all__ = ["mock"]
 def command(mock: Mock, folder: Path, *more: str, url: str = "") -> list[str]:
     """`mbrace generate` of two samples for each of three sources, one request after another."""
     (folder / "s.txt").write_text("eins\nzwei\ndrei\n")
-    server = ["--server", url or mock.url, "--server-model", "m", "--prompt", "{source}", "--concurrency", "1"]
-    sizes = ["--beam", "0", "--sample", "2", "--samples-per-request", "2"]
+    server = ["--server", url or mock.url, "--model", "m", "--prompt", "{source}", "--concurrency", "1"]
+    sizes = ["--beam", "0", "--sample", "2", "--server-option", "samples_per_request=2"]
     return ["generate", str(folder / "s.txt"), "-o", str(folder / "c.jsonl"), *sizes, *server, *more]
 
 
@@ -66,8 +65,9 @@ def test_a_service_that_answers_nobody_ends_translating_too(
 ) -> None:
     monkeypatch.setattr(client, "FIRST_WAIT", 0.01)
     mock.plan = lambda number: trouble
-    asked = ["translate", *command(mock, tmp_path)[1:4], "--beam", "2", "--schedule", "2", "--retries", "1"]
-    server = ["--server", mock.url, "--server-model", "m", "--prompt", "{source}", "--on-error", "skip"]
+    few = ["--beam", "2", "--schedule", "2", "--server-option", "retries=1"]
+    asked = ["translate", *command(mock, tmp_path)[1:4], *few]
+    server = ["--server", mock.url, "--model", "m", "--prompt", "{source}", "--on-error", "skip"]
     assert main([*asked, *server]) == 3
     assert not (tmp_path / "c.jsonl.errors.jsonl").exists()
 
@@ -78,7 +78,7 @@ def test_a_source_that_alone_fails_is_set_aside(mock: Mock, tmp_path: Path, trou
         return trouble if mock.bodies[number - 1]["messages"][-1]["content"] == "eins" else None
 
     mock.plan = plan
-    assert main(command(mock, tmp_path, "--on-error", "skip", "--retries", "0")) == 0
+    assert main(command(mock, tmp_path, "--on-error", "skip", "--server-option", "retries=0")) == 0
     assert sources_of(tmp_path / "c.jsonl") == ["zwei", "drei"]
     (set_aside,) = (tmp_path / "c.jsonl.errors.jsonl").read_text().splitlines()
     assert json.loads(set_aside)["line"] == 1
@@ -87,7 +87,7 @@ def test_a_source_that_alone_fails_is_set_aside(mock: Mock, tmp_path: Path, trou
 def test_a_dead_server_is_nobodys_fault(tmp_path: Path, mock: Mock) -> None:
     mock.server.shutdown()
     mock.server.server_close()
-    assert main(command(mock, tmp_path, "--on-error", "skip", "--retries", "0")) == 3
+    assert main(command(mock, tmp_path, "--on-error", "skip", "--server-option", "retries=0")) == 3
 
 
 def test_a_failure_of_a_service_is_not_handed_to_on_error() -> None:
@@ -103,9 +103,9 @@ def test_a_failure_of_a_service_is_not_handed_to_on_error() -> None:
 
 def test_a_block_of_a_cluster_tells_whose_fault_it_was(mock: Mock, tmp_path: Path) -> None:
     settings = ModelSettings(
-        server=mock.url, server_model="m", prompt="{source}", samples_per_request=2, retries=0, concurrency=1
+        server=mock.url, model="m", prompt="{source}", samples_per_request=2, retries=0, concurrency=1
     )
-    job = GenerateJob(settings, SamplingSettings(0), sample=2)
+    job = GenerateJob(settings, Sampling(beam=0), sample=2)
     for status, of_service in (("401", True), ("400", False)):
         mock.plan = lambda number, status=status: (
             status if "zwei" in mock.bodies[number - 1]["messages"][-1]["content"] else None
@@ -317,7 +317,16 @@ def test_what_a_server_says_is_reported_in_its_words(mock: Mock, content: bytes,
 
 def test_options_reach_the_server(mock: Mock, tmp_path: Path) -> None:
     tops = ["--top-p", "0.9", "--top-k", "40", "--min-p", "0.05", "--temperature", "0.7"]
-    ours = ["--max-tokens", "99", "--system-prompt", "be brief", "--timeout", "5", "--retries", "2"]
+    ours = [
+        "--max-tokens",
+        "99",
+        "--server-option",
+        "system_prompt=be brief",
+        "--timeout",
+        "5",
+        "--server-option",
+        "retries=2",
+    ]
     assert main(command(mock, tmp_path, *tops, *ours)) == 0
     body = mock.bodies[0]
     sent = {"top_p": 0.9, "top_k": 40, "min_p": 0.05, "temperature": 0.7, "max_tokens": 99, "n": 2}
@@ -330,17 +339,17 @@ def test_options_reach_the_server(mock: Mock, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--top-p", "2"], "top_p 2.0: must be from 0 to 1"),
-        (["--top-k", "-1"], "top_k -1: must be 1 or more"),
+        (["--top-p", "2"], "--top-p 2.0: must be between 0 and 1"),
+        (["--top-k", "-1"], "--top-k -1: must be 0 or more"),
         (["--timeout", "0"], "timeout 0.0: must be more than 0"),
-        (["--timeout", "nan"], "timeout nan: must be more than 0"),
-        (["--max-tokens", "0"], "max_tokens 0"),
-        (["--retries", "-1"], "--retries -1: must be 0 or more"),
+        (["--timeout", "nan"], "--timeout nan: must be 0 or more"),
+        (["--max-tokens", "0"], "--max-tokens 0: must be 1 or more"),
+        (["--server-option", "retries=-1"], "--server-option retries=-1: must be 0 or more"),
         (["--concurrency", "0"], "--concurrency 0: must be 1 or more"),
-        (["--samples-per-request", "0"], "--samples-per-request 0: must be 1 or more"),
+        (["--server-option", "concurrency=0"], "--server-option concurrency: no option of a server"),
         (
-            ["--server-kind", "completions", "--system-prompt", "x"],
-            "only valid with --server-kind chat",
+            ["--server-option", "kind=completions", "--server-option", "system_prompt=x"],
+            "--server-option system_prompt=x: only valid without --server-option kind=completions",
         ),
     ],
 )
@@ -351,10 +360,12 @@ def test_options_out_of_range_are_refused(
     assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["samples-per-request", "max-tokens", "timeout", "retries", "system-prompt"])
+@pytest.mark.parametrize("option", ["max-tokens", "timeout", "concurrency"])
 def test_options_of_servers_are_refused_without_one(
     tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "s.txt").write_text("eins\n")
     assert main(["generate", str(tmp_path / "s.txt"), "-o", str(tmp_path / "c"), f"--{option}", "1"]) == 2
-    assert f"--{option}: only valid with --server" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert error.startswith(f"mbrace: error: --{option} ")
+    assert "only valid with --server" in error

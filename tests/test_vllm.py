@@ -328,9 +328,9 @@ def test_a_server_without_beam_search_is_refused(vllm: VLLM) -> None:
 def test_commands_pass_epsilon_and_beam_search_on(command: str, vllm: VLLM, tmp_path: Any) -> None:
     sources = tmp_path / "sources.txt"
     sources.write_text("eins\nzwei\n")
-    server = ["--server", vllm.url, "--server-model", "m", "--prompt", "{source}"]
+    server = ["--server", vllm.url, "--model", "m", "--prompt", "{source}"]
     own = ["--sample", "4"] if command == "generate" else ["--schedule", "4"]
-    how = [*own, "--beam", "3", "--epsilon", "0.05", "--server-beam-search", "--length-penalty", "0.5"]
+    how = [*own, "--beam", "3", "--epsilon", "0.05", "--server-option", "beam_search=yes", "--length-penalty", "0.5"]
     assert main([command, str(sources), "-o", str(tmp_path / "out.jsonl"), *server, *how]) == 0
     beams = [body for body in vllm.bodies if body.get("use_beam_search")]
     samples = [body for body in vllm.bodies if not body.get("use_beam_search")]
@@ -342,10 +342,10 @@ def test_commands_pass_epsilon_and_beam_search_on(command: str, vllm: VLLM, tmp_
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--server-beam-search"], "--server-beam-search: only valid with --server"),
+        (["--server-option", "beam_search=yes"], "--server-option: only valid with --server"),
         (
-            ["--server", "http://x", "--server-model", "m", "--length-penalty", "2"],
-            "--length-penalty: only valid with --model, or with --server-beam-search",
+            ["--server", "http://x", "--model", "m", "--prompt", "{source}", "--length-penalty", "2"],
+            "--length-penalty 2.0: only valid with beam search",
         ),
     ],
 )

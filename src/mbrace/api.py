@@ -128,7 +128,7 @@ class _Races:
         if self._method is not None:
             self._method.check(self._utility)
             if keep_utilities:
-                check_saving(self._method)
+                check_saving(self._method, parameter="keep_utilities")
         self._live, self._watch, self._phases = sampler is not None, watch, phases
         listed = Listed(seed=settings.seed, shuffle=settings.shuffle, cover=settings.cover)
         self._sampler, self._keep_utilities = sampler or listed, keep_utilities

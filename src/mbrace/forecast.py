@@ -15,14 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace._native import Forecast, build_forecasts, distinct, next_window
-from mbrace.errors import Parameter, UserError, check_number
-from mbrace.prune import PruningFunction, planner_of
+from mbrace.errors import Parameter
 from mbrace.records import Record
 
 STARTERS = 24  # hypotheses that race from the start
 MOST_NEWCOMERS = 16  # that are let in after a time step
 MOST = 1024  # hypotheses of a record: how alike they are is a table of all pairs
-NO_PRUNING, OWN_SCHEDULE = "no pruning", "own schedule"  # what a forecast does not go with; see `clash_with`
 
 
 class Outsiders:
@@ -98,28 +96,3 @@ def outsiders_of(records: Sequence[Record], least: float, nbest: int, threads: i
     for (number, hypotheses), (forecast, chosen) in zip(waiting.items(), built, strict=True):
         found[number] = Outsiders(hypotheses, least, forecast, chosen)
     return found
-
-
-def check_forecast(
-    forecast: float, *, prune: PruningFunction | None, pool: bool, exclude_self: bool, method: object
-) -> None:
-    """Refuse a forecast that makes no sense, or together with what needs all hypotheses from the start."""
-    check_number("forecast", forecast, least=0)
-    if forecast == 0:
-        return
-    schedule = planner_of(prune) is not None
-    clash = clash_with(pool, exclude_self, method is not None, no_pruning=prune is None, own_schedule=schedule)
-    if clash is not None:
-        reasons = {
-            NO_PRUNING: "with a pruning function; standard MBR scores all hypotheses",
-            OWN_SCHEDULE: f"without {prune!r}, which shares out its budget beforehand",
-        }
-        raise UserError(f"forecast {forecast:g}: only valid {reasons.get(clash, f'without {clash}')}")
-
-
-def clash_with(pool: bool, exclude_self: bool, method: bool, *, no_pruning: bool, own_schedule: bool) -> str | None:
-    """What needs all hypotheses from the start, of the options of a race: "pool", "exclude_self", "method", NO_PRUNING,
-    OWN_SCHEDULE (of the pruning function); None where nothing does."""
-    clashes = {"pool": pool, "exclude_self": exclude_self, "method": method}
-    clashes |= {NO_PRUNING: no_pruning, OWN_SCHEDULE: own_schedule}
-    return next((name for name, given in clashes.items() if given), None)

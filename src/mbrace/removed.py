@@ -42,6 +42,7 @@ REMOVED: dict[str, str] = {
     "judge_server": f"{_JUDGE} url=URL",
     "judge_model": f"{_JUDGE} model=NAME",
     "judge_prompt": f"{_JUDGE} prompt=TEXT, or prompt=@FILE",
+    "judge_budget": f"{_JUDGE} budget=N",
     "judge_answers": f"{_JUDGE} answers=FILE",
     "kind": "is not needed now: a model with --prompt is decoder-only (causal), one without is not",
     "server_model": "is --model now, which with --server is the model's name there",
@@ -56,8 +57,9 @@ REMOVED: dict[str, str] = {
     "retry_errors": "is --resume --on-error retry now",
     "json": "is --no-text now",
     "minutes": "was removed: `timeout 60m mbrace ...` ends a run after the current window, and --resume continues it",
+    "limit": "was removed: `head -n N SOURCES` makes a shorter file",
     "exclude_self": "is for Python alone now: mbrace.decode(..., exclude_self=True)",
-    "length_alpha": "is --length-penalty now",
+    "length_alpha": "is called --length-penalty now",
 }
 REMOVED_VALUES: dict[tuple[str, str], str] = {
     ("method", "aggregate-to-fine"): REMOVED["fine_top"],

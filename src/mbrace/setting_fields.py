@@ -31,7 +31,7 @@ class Setting(NamedTuple):
     choices: tuple[str, ...] = ()
     flag: str | None = ""  # "": made of the name; None: for Python alone
     metavar: str | None = None
-    needs: tuple[str, object] | None = None  # another setting, and the value it must have
+    needs: tuple[str, object] | None = None  # another setting, and the value it must have (...: any chosen one)
     excludes: tuple[tuple[str, object, str], ...] = ()  # another setting, its value (...: any chosen one), and why
     described: bool = True  # whether answers depend on it
     group: str = ""  # it is given as `--GROUP-option NAME=VALUE` instead of by a flag of its own
@@ -69,7 +69,10 @@ class Settings:
         """Refuse values out of range, and settings that cannot be combined."""
         table, chosen = table_of(type(self)), self.chosen()
         for name, value in chosen.items():
-            _check_value(name, value, table[name])
+            try:
+                _check_value(name, value, table[name])
+            except SettingError as error:
+                raise SettingError(name, value, error.reason, group=table[name].group) from None
         for name, value in chosen.items():
             self._check_others(name, value, table[name])
 
@@ -95,18 +98,32 @@ class Settings:
             raise SettingError("version", version, f"of another mbrace; this one reads versions 1 to {VERSION}")
         return cls(**known_settings(cls, {name: value for name, value in values.items() if name != "version"}))
 
+    def describe(self) -> dict[str, Any]:
+        """What the outcome depends on, as JSON values."""
+        return {name: getattr(self, name) for name, known in table_of(type(self)).items() if known.described}
+
     def seen(self, name: str) -> object:
         """A setting as the conditions of others see it."""
         return getattr(self, name)
 
     def _check_others(self, name: str, value: object, known: Setting) -> None:
-        if known.needs is not None and self.seen(known.needs[0]) != known.needs[1]:
-            raise SettingError(name, value, f"only valid with {Parameter(*known.needs)}")
+        defaults = defaults_of(type(self))
+        if known.needs is not None:
+            other, wanted = known.needs
+            found = self.seen(other)
+            if (found == defaults[other]) if wanted is ... else (found != wanted):
+                raise SettingError(name, value, f"only valid with {self._named(other, wanted)}", group=known.group)
         for other, refused, why in known.excludes:
             found = self.seen(other)
-            if found == refused or (refused is ... and found != defaults_of(type(self))[other]):
+            if found == refused or (refused is ... and found != defaults[other]):
                 because = f", {why}" if why else ""
-                raise SettingError(name, value, f"only valid without {Parameter(other, found)}{because}")
+                reason = f"only valid without {self._named(other, found)}{because}"
+                raise SettingError(name, value, reason, group=known.group)
+
+    def _named(self, name: str, value: object) -> Parameter:
+        """A setting and its value for a message; values that anybody may have made up are left out."""
+        known = table_of(type(self))[name]
+        return Parameter(name, ... if isinstance(value, str) and not known.choices else value, known.group)
 
 
 def _check_value(name: str, value: Any, known: Setting) -> None:
@@ -142,6 +159,14 @@ def settings_from(kind: type[Kind], ready: Kind | None, given: Mapping[str, Any]
         first = next(iter(given))
         raise SettingError(first, given[first], f"give it or {name}=, not both; {name}.replace(...) changes a field")
     return kind(**known_settings(kind, given))
+
+
+def split(given: Mapping[str, Any], *kinds: type[Settings]) -> list[dict[str, Any]]:
+    """Keywords by the class of settings that has them; unknown ones go to the first."""
+    found: list[dict[str, Any]] = [{} for _ in kinds]
+    for name, value in given.items():
+        found[next((n for n, kind in enumerate(kinds) if name in table_of(kind)), 0)][name] = value
+    return found
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

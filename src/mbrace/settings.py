@@ -36,7 +36,7 @@ class Race(Settings):
 
     prune: PruningFunction | str | None = setting(
         "confidence",
-        "pruning function; none is standard MBR",
+        "confidence | bottom | halving | none, which is standard MBR",
         str,
         choices=("confidence", "bottom", "halving", "none"),
         metavar="RULE",
@@ -160,10 +160,9 @@ class Race(Settings):
 
     def _check_prune(self) -> None:
         if self.method is not None and self.prune not in ("none", Confidence()):
-            name = self.method if isinstance(self.method, str) else type(self.method).__name__
             for each in ("prune", *_OF_PRUNE):
                 if (found := getattr(self, each)) not in (None, "confidence"):
-                    method = Parameter("method", name)
+                    method = Parameter("method", self.method_name)
                     raise SettingError(each, found, f"only valid without {method}, which prunes none")
         if not isinstance(self.prune, str):
             if not callable(self.prune):
@@ -183,11 +182,16 @@ class Race(Settings):
     def _check_method(self) -> None:
         if self.method is None:
             if self.method_options is not None:
-                raise SettingError("method_options", self.method_options, f"only valid with {Parameter('method')}")
+                raise SettingError("method_options", ..., f"only valid with {Parameter('method')}")
             return
         if self.seen("method") == DIVERSE and self.nbest < 2:
             raise SettingError("method", DIVERSE, f"chooses several; give {Parameter('nbest', 2)} or more")
         self.made_method()  # refuses its options
+
+    @property
+    def method_name(self) -> str:
+        """The name of the method."""
+        return RACE if self.method is None else self.method if isinstance(self.method, str) else name_of(self.method)
 
     @property
     def rule(self) -> str:
@@ -231,23 +235,23 @@ class Race(Settings):
             except SettingError as error:
                 raise SettingError(error.parameter, error.value, error.reason, group="method") from None
         if self.method_options is not None:
-            raise SettingError("method_options", self.method_options, "only valid with the name of a method")
+            raise SettingError("method_options", ..., "only valid with the name of a method")
         return method_of(self.method)
 
     def describe(self) -> dict[str, Any]:
-        """What answers depend on, as JSON values; what older versions did not have is left out where it is default."""
+        """What answers depend on, as JSON values; what older versions did not have is None where it is default."""
         found = {"prune": self.rule or stable_name(self.prune), **dict.fromkeys(_OF_PRUNE)}
         found |= {name: value for name, value in self._prune_numbers().items() if value is not None}
         sizes = self.schedule if self.schedule in (None, "all") else ",".join(map(str, self.schedule or ()))
         found |= {"schedule": sizes, "seed": self.seed, "nbest": self.nbest, "no_shuffle": not self.shuffle}
-        later = {
+        later = {  # None, which a missing key counts as, unless chosen
             "method": describe_method(self.made_method()),
             "forecast": float(self.forecast) or None,
             "cover": self.cover or None,
             "exclude_self": self.exclude_self or None,
             "pool": self.pool or None,
         }
-        return found | {name: value for name, value in later.items() if value is not None}
+        return found | later
 
     def to_dict(self) -> dict[str, Any]:
         """The chosen settings as JSON values, with a version; of an object `prune`, its name and numbers."""
@@ -318,7 +322,7 @@ class Sampling(Settings):
     )
     temperature: float = setting(1.0, "sampling temperature", float, least=0, metavar="T")
     top_k: int | None = setting(
-        None, "draw from the K most probable tokens", int, default="all", least=1, most=LARGEST, metavar="K"
+        None, "draw from the K most probable tokens; 0: all", int, default="all", least=0, most=LARGEST, metavar="K"
     )
     top_p: float | None = setting(
         None, "draw from the likeliest tokens with this total", float, default="all", least=0, most=1, metavar="P"
@@ -411,7 +415,10 @@ class Network(Settings):
     )
 
 
-_SERVER = {"group": "server"}
+_HERE = {"excludes": (("server", ..., "which does not get it"),)}
+_ENCODER = {"excludes": (("server", ..., "which does not get it"), ("prompt", ..., "which is for decoder-only models"))}
+_THERE = {"needs": ("server", ...)}
+_OPTION = {"needs": ("server", ...), "group": "server"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -422,26 +429,49 @@ class ModelSettings(Settings):
     """
 
     model: str = setting("bundled", "folder or name; with --server the model's name there", str, metavar="M")
-    source_language: str | None = setting(None, "the tokenizer's code, such as deu_Latn", str, metavar="CODE")
-    target_language: str | None = setting(None, "like --source-language", str, metavar="CODE")
-    source_prefix: str = setting("", "text before each source (for T5)", str, metavar="TEXT")
+    source_language: str | None = setting(
+        None, "the tokenizer's code, such as deu_Latn", str, metavar="CODE", **_ENCODER
+    )
+    target_language: str | None = setting(None, "like --source-language", str, metavar="CODE", **_ENCODER)
+    source_prefix: str = setting("", "text before each source (for T5)", str, metavar="TEXT", **_ENCODER)
     prompt: str | None = setting(
-        None, "with {source} in it, for a decoder-only --model or a --server", str, metavar="TEXT"
+        None, "for a decoder-only --model or a --server, with {source} in it", str, metavar="TEXT"
     )
-    stop: str | None = setting(None, "outputs of a --prompt end before this text", str, metavar="TEXT")
-    device: str | None = setting(None, "cuda or cpu", str, metavar="DEVICE", described=False)
-    dtype: str | None = setting(None, "float32 | bfloat16 | float16", str, metavar="DTYPE")
+    stop: str | None = setting(None, "outputs of a --prompt or a --server end before this text", str, metavar="TEXT")
+    device: str | None = setting(None, "cuda or cpu", str, metavar="DEVICE", described=False, **_HERE)
+    dtype: str | None = setting(None, "float32 | bfloat16 | float16", str, metavar="DTYPE", **_HERE)
     server: str | None = setting(None, "an OpenAI-compatible server that runs --model", str, metavar="URL")
-    max_tokens: int = setting(512, "maximum tokens per sample from the server", int, least=1, metavar="N")
-    concurrency: int = setting(8, "requests to the server at the same time", int, least=1, metavar="N", described=False)
-    timeout: float = setting(
-        120.0, "seconds the server may take for an answer", float, least=0, metavar="S", described=False
+    max_tokens: int = setting(512, "maximum tokens per sample from the server", int, least=1, metavar="N", **_THERE)
+    concurrency: int = setting(
+        8, "requests to the server at the same time", int, least=1, metavar="N", described=False, **_THERE
     )
-    kind: str = setting("chat", "which endpoint", str, choices=("chat", "completions"), **_SERVER)
-    samples_per_request: int = setting(16, "samples per request", int, least=1, **_SERVER)
-    system_prompt: str | None = setting(None, "system message", str, needs=("kind", "chat"), **_SERVER)
-    retries: int = setting(6, "how often a failed request is tried again", int, least=0, described=False, **_SERVER)
-    beam_search: bool = setting(False, "hypotheses by beam search, on vLLM only", bool, **_SERVER)
+    timeout: float = setting(
+        120.0, "seconds the server may take for an answer", float, least=0, metavar="S", described=False, **_THERE
+    )
+    kind: str = setting("chat", "which endpoint", str, choices=("chat", "completions"), **_OPTION)
+    samples_per_request: int = setting(16, "samples per request", int, least=1, **_OPTION)
+    system_prompt: str | None = setting(None, "system message", str, excludes=(("kind", "completions", ""),), **_OPTION)
+    retries: int = setting(6, "how often a failed request is tried again", int, least=0, described=False, **_OPTION)
+    beam_search: bool = setting(False, "hypotheses by beam search, on vLLM only", bool, **_OPTION)
+
+    def __post_init__(self) -> None:
+        """Refuse settings that make no sense, before a model is loaded."""
+        super().__post_init__()
+        bundled, model = self.model == "bundled", Parameter("model")
+        if self.server is not None:
+            if bundled:
+                raise SettingError("server", ..., f"needs {model}, the model's name there")
+            if self.prompt is None:
+                example = "such as 'Translate into English, the translation only: {source}'"
+                raise SettingError("server", ..., f"needs {Parameter('prompt')}, with {{source}} in it, {example}")
+            return
+        if self.prompt is None and self.stop is not None:
+            raise SettingError("stop", ..., f"only valid with {Parameter('prompt')} or {Parameter('server')}")
+        for name in ("prompt", "source_language", "target_language", "source_prefix"):
+            if bundled and name in self.chosen():
+                raise SettingError(name, ..., f"only valid with {model}; the bundled one reads German, writes English")
+        if self.prompt is not None and "{source}" not in self.prompt:
+            raise SettingError("prompt", ..., "has no {source}; put it where the source goes")
 
 
 class PresetRow(TypedDict, total=False):
@@ -481,6 +511,8 @@ def with_preset(
         raise SettingError("preset", preset, f"unknown{nearest(preset, PRESETS)}")
     rows = PRESETS[preset].get(command, {})
     races, samplings = _added(Race, rows.get(kind, {}), race), _added(Sampling, rows.get(kind, {}), sampling or {})
+    if "regret" in rows.get(kind, {}) and "regret" not in races:  # that is what the rest was chosen for
+        return dict(race), samplings
     if kind == "encoder" and not races.get("forecast"):  # the rest of that row was chosen for races with a forecast
         races = _added(Race, rows.get("pair", {}), race)
     return races, samplings

@@ -9,13 +9,13 @@ from mbrace.answers import DRAWS, REGRET, VOTE_CONFIDENCE
 from mbrace.cli.messages import say
 from mbrace.cli.options import add_utility, utility_settings
 from mbrace.cli.parser import seed
-from mbrace.cli.runs import _ended, add_cluster, add_resume, check_output, run_on_cluster, run_with_output
+from mbrace.cli.runs import _ended, add_cluster, add_resume, check_run, run_on_cluster, run_with_output
 from mbrace.errors import UserError, check_number, check_whole
 from mbrace.wording import counted
 
 if TYPE_CHECKING:
     from mbrace.jobs.answer import AnswerJob, AnswerModel, AnswerSummary
-    from mbrace.jobs.settings import UtilitySettings
+    from mbrace.jobs.decode import UtilitySettings
 
 
 def add(commands: Any) -> None:
@@ -78,9 +78,9 @@ def run(args: argparse.Namespace) -> int:
     """Check every option, then answer."""
     from mbrace.io.candidates import checked_input
     from mbrace.jobs.answer import bound
-    from mbrace.jobs.sources import source_items
+    from mbrace.jobs.translate import source_items
 
-    check_output(args)
+    check_run(args)
     job = job_from(args)
     if args.ray is not None:
         if args.save_draws is not None or args.max_cost_tokens is not None:
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         return run_on_cluster(job, [args.prompts], args)
     say(bound(job, _count(args.prompts)))
     items = checked_input(lambda: source_items(args.prompts, make_item=job.item), [args.prompts], output=args.output)
-    summary = run_with_output(job, items, args, threads=args.threads, retry_errors=args.retry_errors)
+    summary = run_with_output(job, items, args, threads=args.threads)
     say(_cost(summary))  # type: ignore[arg-type]
     return _ended(summary, args)
 

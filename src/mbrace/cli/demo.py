@@ -1,4 +1,5 @@
-"""`mbrace demo`: bundled newstest candidates by beam search, standard MBR and racing, and one race to watch."""
+"""`mbrace demo`: bundled newstest candidates by beam search, standard MBR and racing, and one race to watch; with
+--translate, German to English with the bundled translator."""
 
 from __future__ import annotations
 
@@ -11,6 +12,15 @@ from mbrace.errors import UserError
 
 BUNDLED = "newstest.jsonl.xz"
 WATCHED = "de-en.test.14"  # the race that is shown: it ends early, and MBR says more than beam search
+SENTENCES = (
+    "Der alte Mann liest am Morgen gerne die Zeitung in seinem Garten.",
+    "Wir müssen die Debatte über den Haushalt auf die nächste Woche verschieben.",
+    "Als ich nach Hause kam, war die Tür offen und niemand da.",
+    "Die Kommission wird dem Parlament noch in diesem Jahr einen Vorschlag vorlegen.",
+    "Der Zug nach Hamburg hat heute wegen des Sturms zwei Stunden Verspätung.",
+)
+BEAM = 64
+PRESETS = ("paper", "fast")
 
 
 def add(commands: Any) -> None:
@@ -54,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from mbrace import ChrF
-    from mbrace.cli.demo_race import show_race
+    from mbrace.cli.race_picture import show_race
     from mbrace.io.candidates import read_records
 
     console = Console()
@@ -115,8 +125,6 @@ def _compare(console: Any, records: list[Any], utility: Any) -> list[Any]:
 
 def _examples(console: Any, records: list[Any], answers: list[Any], utility: Any, count: int) -> None:
     """Show the answers that gained most by the human reference, and how many gained and lost."""
-    from mbrace.cli.labelled_texts import print_labelled
-
     references = [record.reference or "" for record in records]
     before = utility.pairs([record.hypotheses[0] for record in records], references)
     after = utility.pairs([answer.text for answer in answers], references)
@@ -131,7 +139,7 @@ def _examples(console: Any, records: list[Any], answers: list[Any], utility: Any
     for place in shown:
         record, answer = records[place], answers[place]
         survivors = " > ".join([str(len(record.hypotheses)), *(str(step.survivors) for step in answer.steps)])
-        print_labelled(
+        _print_labelled(
             console,
             ("source", "dim", record.source, ""),
             ("beam search", "dim", f"{record.hypotheses[0]}  ({before[place]:.0f})", ""),
@@ -180,11 +188,84 @@ def _save(path: str) -> int:
 def _translate() -> int:
     from rich.console import Console
 
-    from mbrace.cli.demo_translate import missing, show
-
-    reason = missing()
+    reason = _missing()
     if reason is None:
-        show(Console())
+        _show_translating(Console())
     else:
         print(f"mbrace demo --translate: skipped ({reason})")
     return 0
+
+
+def _missing() -> str | None:
+    """Why the demo cannot run, or None if it can."""
+    from importlib.util import find_spec
+
+    needed = ("torch", "transformers", "sentencepiece", "safetensors", "mbrace_de_en")
+    absent = [name for name in needed if find_spec(name) is None]
+    if absent:
+        return f"{', '.join(absent)} not installed; pip install 'mbrace[models]' installs what is needed"
+    return None
+
+
+def _show_translating(console: Any) -> None:
+    """Translate by beam search and as `mbrace translate --preset` does, each timed end to end."""
+    from rich.table import Table
+
+    from mbrace import Seq2Seq
+
+    model = Seq2Seq()
+    sources = list(SENTENCES)
+    model.beam(sources[:1], k=2)  # warm up
+    started = time.perf_counter()
+    beams = [found.texts[0] for found in model.beam(sources, k=5)]
+    methods = [("beam search, 5", beams, "", "", time.perf_counter() - started)]
+    for preset in PRESETS:
+        texts, calls, drawn, seconds = _translate_by(model, sources, preset)
+        methods.append((f"--preset {preset}", texts, f"{calls:,}", f"{drawn:,}", seconds))
+    table = Table(title=f"mbrace translate with the bundled translator, --beam {BEAM}, chrF++")
+    for heading in ("decoding", "utility calls", "refs drawn", "seconds", "seconds per sentence"):
+        table.add_column(heading, justify="left" if heading == "decoding" else "right", no_wrap=True)
+    for name, _, calls_, drawn_, seconds in methods:
+        table.add_row(name, calls_, drawn_, f"{seconds:.2f}", f"{seconds / len(sources):.2f}")
+    console.print(table)
+    console.print("paper: the paper's settings; fast: draws spread evenly, and a race ends when little is at stake")
+    for index, source in enumerate(sources):
+        lines = [(name, "bold green" if "preset" in name else "dim", texts[index], "") for name, texts, *_ in methods]
+        _print_labelled(console, ("source", "dim", source, ""), *lines)
+    console.print("\nTry next:", style="bold")
+    for command in (
+        'echo "Guten Morgen." | mbrace translate --preset fast',
+        "mbrace generate GERMAN.txt -o candidates.jsonl",
+        "mbrace doctor",
+    ):
+        console.print(f"  {command}", markup=False, highlight=False)
+
+
+def _translate_by(model: Any, sources: list[str], preset: str) -> tuple[list[str], int, int, float]:
+    """What `mbrace translate` with this preset does: (texts, utility calls, pseudo-references drawn, seconds)."""
+    from mbrace.jobs.decode import DecodeJob
+    from mbrace.jobs.translate import TranslateJob
+    from mbrace.settings import Race, Sampling, with_preset
+
+    race, sampling = with_preset(preset, "translate", "string", {}, {"beam": BEAM})
+    job = TranslateJob(model, Sampling(**sampling), DecodeJob("chrf++", Race(**race)))
+    started = time.perf_counter()
+    worker = job.start(0)
+    answers = list(worker.races.answers(worker.hypotheses.records(sources, name="demo")))
+    seconds = time.perf_counter() - started
+    calls = sum(answer.utility_calls for answer in answers)
+    return [answer.text for answer in answers], calls, worker.sampler.drawn, seconds
+
+
+def _print_labelled(console: Any, *lines: tuple[str, str, str | None, str]) -> None:
+    """Print lines of (label, style, text, style). Texts are printed word for word, and wrap next to their labels."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, label_style, text, style in lines:
+        grid.add_row(Text(label, label_style), Text(text or "", style))
+    console.print()
+    console.print(grid)

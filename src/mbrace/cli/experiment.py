@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from mbrace.cli.messages import shows_progress
-from mbrace.cli.models import Given
 from mbrace.cli.options import add_utility, utility_from
 from mbrace.cli.parser import seed
 from mbrace.cores import cores
@@ -52,12 +51,11 @@ def add(commands: Any) -> None:
     )
     timing = parser.add_argument_group("run times (Table 2)")
     timing.add_argument("--runtimes", action="store_true", help="time racing, standard MBR and beam search on a model")
-    used: dict[str, Any] = {"action": Given}
-    timing.add_argument("--model", default="bundled", metavar="M", help="a translation model: folder or name", **used)
-    timing.add_argument("--sources", metavar="FILE", help="one source per line, or a candidate file", **used)
-    timing.add_argument("--pair", metavar="NAME", help="name in the report (default: the file's)", **used)
-    for name, default, what in (("--sentences", 100, "number of sources"), ("--repeats", 3, "timed runs to average")):
-        timing.add_argument(name, type=int, default=default, metavar="N", help=f"{what} (default: {default})", **used)
+    timing.add_argument("--model", metavar="M", help="a translation model: folder or name (default: bundled)")
+    timing.add_argument("--sources", metavar="FILE", help="one source per line, or a candidate file")
+    timing.add_argument("--pair", metavar="NAME", help="name in the report (default: the file's)")
+    timing.add_argument("--sentences", type=int, metavar="N", help="number of sources (default: 100)")
+    timing.add_argument("--repeats", type=int, metavar="N", help="timed runs to average (default: 3)")
     add_utility(parser)
     parser.set_defaults(run=run)
 
@@ -66,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     """Check the options, then run."""
     from mbrace.experiments import experiment
     from mbrace.io.candidates import expand
-    from mbrace.jobs.progress import progress_bar
+    from mbrace.jobs.terminal import progress_bar
 
     out = Path(args.output)
     for option in ("trials", "limit", "workers", "races", "sentences", "repeats"):
@@ -135,16 +133,16 @@ def _run_runtimes(args: argparse.Namespace, out: Path) -> None:
     has_report = not args.no_report and any((out / "data").glob("*.npz"))
     if has_report:
         experiment.require_report()
-    sources, pair = runtimes.read_sources(args.sources, args.sentences)
+    sources, pair = runtimes.read_sources(args.sources, args.sentences or 100)
     make_folder(out)
-    model, utility = runtimes.load_model(args.model, args.device), utility_from(args)
+    model, utility = runtimes.load_model(args.model or "bundled", args.device), utility_from(args)
     rows = runtimes.run_times(
         model,
         utility,
         sources,
         pair=args.pair or pair,
         label=_label_of(args, utility),
-        trials=args.repeats,
+        trials=args.repeats or 3,
         seed=args.seed,
     )
     runtimes.save(rows, out / "data")
@@ -180,7 +178,6 @@ def _print_recommended(rows: list[dict[str, Any]]) -> None:
 
 def _check_used(args: argparse.Namespace) -> None:
     """Refuse options that the requested kind of run does not use."""
-    given: dict[str, str] = getattr(args, "given", {})
     if args.report_only is not None and (args.candidates or args.runtimes or args.no_report):
         raise UserError("--report-only: runs nothing; give neither CANDIDATES.jsonl, --runtimes nor --no-report")
     if args.runtimes and args.candidates:
@@ -192,5 +189,6 @@ def _check_used(args: argparse.Namespace) -> None:
             raise UserError("--saved-utilities: not with --utility replay, which scores nothing; give one of them")
         if not Path(args.saved_utilities).is_dir():
             raise UserError(f"--saved-utilities {args.saved_utilities}: not a folder; give one of --save-utilities")
-    if given and not args.runtimes:
-        raise UserError(f"{next(iter(given.values()))}: only valid with --runtimes")
+    for option in ("model", "sources", "pair", "sentences", "repeats"):
+        if getattr(args, option) is not None and not args.runtimes:
+            raise UserError(f"--{option}: only valid with --runtimes")

@@ -31,12 +31,13 @@ def run_explain(job: DecodeJob, items: Iterable[Item], args: argparse.Namespace)
         "--save-utilities": args.save_utilities is not None,
         "--text": args.text,
         "--resume": args.resume,
-        "--retry-errors": args.retry_errors,
         "--force": args.force,
     }
     for option, is_given in others.items():
         if is_given:
             raise UserError(f"{option}: not with --explain, which prints one race")
+    if job.race.made_method() is not None:
+        raise UserError(f"--explain: only valid without --method {args.method}, which is no race")
     record = find(items, args.explain)
     worker = job.start(args.threads)
     prune = job.race.pruning_function()

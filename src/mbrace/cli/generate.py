@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import itertools
-import math
-import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mbrace.cli.models import add_model, add_sampling, check_model, model_settings, sampling_settings
+from mbrace.cli.options import add_model, add_threads, given, model_settings
 from mbrace.cli.parser import seed
-from mbrace.cli.runs import add_cluster, add_resume, check_output, run_here, run_on_cluster
+from mbrace.cli.runs import add_cluster, add_resume, check_run, run_here, run_on_cluster, shows_bar
 from mbrace.errors import UserError
+from mbrace.settings import Sampling
 
 if TYPE_CHECKING:
     from mbrace.jobs.generate import GenerateJob
@@ -33,17 +32,14 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("--window", type=int, metavar="N", help="sources at a time (default: 32; on a CPU 4)")
     add_resume(parser)
-    parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads on a CPU (default: all cores)")
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N sources")
+    add_threads(parser)
     parser.add_argument("--prefix", default="", help="text before the line number in ids")
-    parser.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes; what is done by then is kept")
     parser.add_argument("--logprobs", action="store_true", help="write the pseudo-references' log-probabilities")
     parser.add_argument(
         "--sample", type=int, default=1024, metavar="N", help="pseudo-references per source (1024; 0: none)"
     )
     parser.add_argument("--seed", type=seed, default=0, help="random seed (default: 0)")
     add_model(parser)
-    add_sampling(parser, once="--alpha")
     add_cluster(parser)
     parser.set_defaults(run=run)
 
@@ -51,53 +47,29 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check every option, then generate."""
     from mbrace.io.candidates import checked_input
-    from mbrace.jobs.sources import source_items
+    from mbrace.jobs.translate import source_items
 
+    check_run(args)
     job = job_from(args)
-    if args.limit is not None and args.limit < 1:
-        raise UserError(f"--limit {args.limit}: must be 1 or more")
-    if args.minutes is not None and not 0 < args.minutes < math.inf:
-        raise UserError(f"--minutes {args.minutes}: must be more than 0")
     if args.ray is not None:
-        for option in ("references", "limit", "minutes"):
-            if getattr(args, option) is not None:
-                remedy = "give a .tsv with references, or the sources that are wanted"
-                raise UserError(f"--{option}: not with --ray; {remedy}")
+        if args.references is not None:
+            raise UserError("--references: not with --ray; give a .tsv with references")
         return run_on_cluster(job, [args.sources], args)
     paths = [path for path in (args.sources, args.references) if path is not None]
-    items = checked_input(
-        lambda: itertools.islice(source_items(*paths, make_item=job.item), args.limit), paths, output=args.output
-    )
-    return run_here(job, items, args, total=_count_sources(args), minutes=args.minutes)
+    items = checked_input(partial(source_items, *paths, make_item=job.item), paths, output=args.output)
+    return run_here(job, items, args, total=_count_sources(args))
 
 
 def job_from(args: argparse.Namespace) -> GenerateJob:
     """The job that was asked for."""
     from mbrace.jobs.generate import GenerateJob
 
-    args.beam = 256 if args.beam is None else args.beam
-    if args.beam < 0 or args.sample < 0 or args.beam + args.sample == 0:
-        raise UserError(f"--beam {args.beam} --sample {args.sample}: give how many, of one at least")
-    if args.logprobs and not args.sample:
-        raise UserError("--logprobs: only valid with pseudo-references; give --sample 1 or more")
-    check_output(args)
-    check_model(args)
-    return GenerateJob(
-        model_settings(args),
-        sampling_settings(args),
-        sample=args.sample,
-        seed=args.seed,
-        logprobs=args.logprobs,
-        prefix=args.prefix,
-        window=args.window,
-    )
+    made = {name: getattr(args, name) for name in ("sample", "seed", "logprobs", "prefix", "window")}
+    return GenerateJob(model_settings(args), Sampling(**given(args, Sampling)), **made)
 
 
 def _count_sources(args: argparse.Namespace) -> int | None:
     """How many sources there are, for the progress bar."""
     from mbrace.io.reading import count_lines
 
-    if not sys.stderr.isatty() or args.sources == "-":
-        return args.limit  # type: ignore[no-any-return]
-    count = count_lines(args.sources)
-    return count if args.limit is None else min(count, args.limit)
+    return count_lines(args.sources) if shows_bar() and args.sources != "-" else None

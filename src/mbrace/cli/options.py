@@ -1,141 +1,135 @@
-"""Options of utilities and races, which several commands share, and the settings made of them."""
+"""Options made of the fields of settings, and the settings made of the options that were given."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
-from mbrace.cli.forecast import add_forecast, check_forecast
 from mbrace.cli.messages import say
-from mbrace.cli.methods import method_from, prunes
 from mbrace.cli.parser import seed
-from mbrace.errors import MOST_THREADS, UserError
-from mbrace.jobs.presets import PRESETS
-from mbrace.jobs.settings import PruneSettings, RaceSettings, UtilitySettings
-from mbrace.methods.diverse import Diverse
-from mbrace.sampler import Schedule, check_schedule
-from mbrace.utilities.mixture import is_mixture, parse_mixture
-from mbrace.utilities.named import FORMS, NAMED, check_utility, uses_model
+from mbrace.errors import MOST_THREADS, SettingError, UserError, check_whole
+from mbrace.forecast import MOST
+from mbrace.setting_fields import Setting, Settings, defaults_of, flag_of, nearest, table_of, typed
+from mbrace.settings import ModelSettings, Network, Race, Sampling, with_preset
+from mbrace.utilities.named import FORMS, NAMED, check_utility, kind_of, uses_model
 from mbrace.utility import Cost, Utility
 from mbrace.wording import counted
 
-QE_HELP = (
-    "estimates quality from the source: cometkiwi | xcomet | metricx, or the folder or hub name of such a model, or of "
-    "a referenceless COMET"
-)
+if TYPE_CHECKING:
+    from mbrace.jobs.decode import UtilitySettings
+
+Container = argparse.ArgumentParser | argparse._ArgumentGroup
+
+
+def add_settings(group: Container, kind: type[Settings], *, without: Collection[str] = ()) -> None:
+    """The flags of a class of settings; an option that was not given is None."""
+    for name, known in table_of(kind).items():
+        flag = flag_of(name, known)
+        if flag is not None and name not in without:
+            group.add_argument(flag, **_described(name, known, defaults_of(kind)[name]))
+
+
+def _described(name: str, known: Setting, default: Any) -> dict[str, Any]:
+    """The arguments of `add_argument` for a setting."""
+    shown = known.default if known.default is not None else default
+    text = known.help if shown in (None, "") or isinstance(shown, bool) else f"{known.help} (default: {shown})"
+    if known.kind is bool:
+        if default:  # --no-...
+            return {"action": "store_true", "default": None, "help": text}
+        return {"action": argparse.BooleanOptionalAction, "default": None, "help": text}
+    if known.kind is dict:
+        return {"action": "append", "default": [], "metavar": known.metavar, "help": text}
+    metavar = known.metavar or (f"{{{','.join(known.choices)}}}" if known.choices else name.upper())
+    kind: Any = seed if known.kind is int and known.most > 2**63 else known.kind
+    return {"type": kind, "default": None, "metavar": metavar, "help": text.replace("%", "%%")}
+
+
+def given(args: argparse.Namespace, kind: type[Settings]) -> dict[str, Any]:
+    """The settings of a class that were given as options."""
+    found: dict[str, Any] = {}
+    for name, known in table_of(kind).items():
+        flag = flag_of(name, known)
+        value = None if flag is None else getattr(args, flag[2:].replace("-", "_"), None)
+        if value is None or value == []:
+            continue
+        if known.kind is dict:
+            value = options_from(flag or "", value)
+        elif known.kind is bool and defaults_of(kind)[name]:
+            value = False
+        elif name == "schedule" and value != "all":
+            value = _sizes(value)
+        found[name] = value
+    return found
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        return [int(size) for size in text.split(",")]
+    except ValueError:
+        reason = "give whole numbers, such as 16,32,64,128,256, or all"
+        raise SettingError("schedule", text, reason) from None
+
+
+def options_from(flag: str, texts: Sequence[str]) -> dict[str, str]:
+    """Options given as NAME=VALUE, by name."""
+    options: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise UserError(f"{flag} {text}: give NAME=VALUE")
+        if name in options:
+            raise UserError(f"{flag} {text}: {name} was given before")
+        options[name] = value
+    return options
+
+
+def add_threads(group: Container) -> None:
+    """`--threads`."""
+    group.add_argument("--threads", type=int, default=0, metavar="N", help="threads (default: all cores)")
+
+
+def check_threads(threads: int) -> None:
+    """Refuse a number of threads that is not possible."""
+    check_whole("threads", threads, least=0, most=MOST_THREADS)
 
 
 def add_utility(parser: argparse.ArgumentParser) -> None:
     """`--utility` and its settings."""
     group = parser.add_argument_group("utility")
-    group.add_argument(
-        "--utility",
-        default="chrf++",
-        metavar="NAME",
-        help=f"{' | '.join(NAMED)} | {FORMS} (default: chrf++)",
-    )
+    names = f"{' | '.join(NAMED)} | {FORMS} (default: chrf++)"
+    group.add_argument("--utility", default="chrf++", metavar="NAME", help=names)
     group.add_argument(
         "--utility-option",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="option of the utility, such as tokenize=char for bleu or pattern=REGEX for exact; may be repeated",
+        help="option of the utility, such as tokenize=char of bleu, url=URL, model=NAME, prompt=TEXT (or @FILE) and "
+        "answers=FILE of judge; may be repeated",
     )
-    group.add_argument("--threads", type=int, default=0, metavar="N", help="threads (default: all cores)")
-    group.add_argument(
-        "--metric-model",
-        metavar="PATH_OR_NAME",
-        help="model of a neural utility: a folder or hub name (comet, xcomet and metricx have a default); for "
-        "`learned` also en (default) | multilingual",
-    )
-    add_device(group)
-    group.add_argument("--judge-server", metavar="URL", help="OpenAI-compatible server for `judge`")
-    group.add_argument(
-        "--judge-model", metavar="NAME", help="the model's name there; the key comes from OPENAI_API_KEY"
-    )
-    group.add_argument(
-        "--judge-prompt",
-        metavar="TEXT",
-        help="question with {hypothesis} and perhaps {reference} and {source}, or @FILE; the answer must be a number",
-    )
-    group.add_argument("--judge-budget", metavar="N", help="most requests to the judge; the run then ends")
-    group.add_argument("--judge-answers", metavar="FILE", help="keeps answers in FILE, so that none is paid for twice")
-
-
-def add_device(group: argparse._ArgumentGroup) -> None:
-    """How a network runs: where, in which precision and in which batches."""
-    group.add_argument("--device", metavar="DEVICE", help="cpu | cuda | cuda:1 ... (default: a GPU if there is one)")
-    group.add_argument(
-        "--dtype",
-        metavar="DTYPE",
-        help="precision of a network (default: bfloat16 on a GPU, else float32; auto: the faster)",
-    )
-    group.add_argument("--batch-tokens", type=int, metavar="N", help="tokens per batch of a network")
-
-
-def add_top(group: argparse._ActionsContainer) -> None:
-    """`--top`."""
-    group.add_argument(
-        "--top",
-        type=int,
-        metavar="K",
-        help="write candidate records for another `mbrace decode`: the K best hypotheses of each record, and all "
-        "pseudo-references",
-    )
-
-
-def check_threads(threads: int) -> None:
-    """Refuse a number of threads that is not possible."""
-    if not 0 <= threads <= MOST_THREADS:
-        raise UserError(f"--threads {threads}: must be 0 (all cores) or more, and at most {MOST_THREADS:,}")
+    add_threads(group)
+    add_settings(group, Network)
 
 
 def utility_settings(args: argparse.Namespace) -> UtilitySettings:
     """The utility that was asked for, checked."""
-    name, options = args.utility, _utility_options([*args.utility_option, *_judge_options(args)])
+    from mbrace.jobs.decode import UtilitySettings
+
+    name, network = args.utility, given(args, Network)
+    options = options_from("--utility-option", args.utility_option)
+    for option, text in options.items():
+        if option.rpartition(".")[2] == "prompt" and text.startswith("@"):
+            options[option] = _read_prompt(text[1:])
     check_threads(args.threads)
-    check_utility(name, dict(options), model=args.metric_model if uses_model(name) else None)
-    for option in () if uses_model(name) else _unused_options(args):
-        if getattr(args, option) is not None:
-            neural = ", ".join(filter(uses_model, NAMED))
-            raise UserError(f"--{option.replace('_', '-')}: only valid with --utility {neural}, not {name}")
-    return UtilitySettings(name, args.metric_model, args.device, args.dtype, args.batch_tokens, options)
-
-
-def _unused_options(args: argparse.Namespace) -> Iterator[str]:
-    """The options for neural utilities that nothing uses if `--utility` is not one."""
-    yield "metric_model"
-    yield from ("dtype", "batch_tokens")
-    runs_model = getattr(args, "model", None) is not None and getattr(args, "runtimes", True)
-    if not runs_model:  # a command that runs a model of its own takes --device for that
-        yield "device"
-
-
-def _utility_options(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    options: dict[str, str] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise UserError(f"--utility-option {text}: give NAME=VALUE")
-        if name in options:
-            raise UserError(f"--utility-option {text}: {name} was given before")
-        options[name] = value
-    return tuple(options.items())
-
-
-def _judge_options(args: argparse.Namespace) -> Iterator[str]:
-    """The `--judge-...` options as options of the utility, or of the part of a mixture."""
-    front = "judge." if is_mixture(args.utility) else ""
-    for flag, option in (("server", "url"), *((name, name) for name in ("model", "prompt", "answers", "budget"))):
-        text = getattr(args, f"judge_{flag}")
-        if text is None:
-            continue
-        parts = [part for part, _ in parse_mixture(args.utility)] if front else [args.utility]
-        if "judge" not in parts:
-            raise UserError(f"--judge-{flag}: only valid with --utility judge, not {args.utility}")
-        if flag == "prompt" and text.startswith("@"):
-            text = _read_prompt(text[1:])
-        yield f"{front}{option}={text}"
+    check_utility(name, options, model=network.get("model") if uses_model(name) else None)
+    if not uses_model(name):
+        has_model = hasattr(args, "model") and getattr(args, "runtimes", True)
+        for option in network:
+            if option in ("model", "batch_tokens") or not has_model:  # others are also for the command's own model
+                neural = ", ".join(filter(uses_model, NAMED))
+                raise SettingError(option, ..., f"only valid with --utility {neural}, not {name}", group="network")
+        network = {}
+    return UtilitySettings(name, Network(**network), tuple(options.items()))
 
 
 def _read_prompt(path: str) -> str:
@@ -143,7 +137,8 @@ def _read_prompt(path: str) -> str:
         with open(path, encoding="utf-8") as file:
             return file.read()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--judge-prompt @{path}: cannot be read ({error}); give a text file") from error
+        reason = f"cannot be read ({error}); give a text file"
+        raise SettingError("prompt", f"@{path}", reason, group="utility") from error
 
 
 def utility_from(args: argparse.Namespace) -> Utility:
@@ -170,101 +165,57 @@ def report_cost(cost: Cost) -> None:
         say(cost_text(cost))
 
 
-def add_race(parser: argparse.ArgumentParser, *, preset: str = "paper") -> None:
-    """`--prune`, `--schedule` and the other options of a race."""
+def add_race(parser: argparse.ArgumentParser, *, preset: str = "paper", without: Collection[str] = ()) -> None:
+    """`--preset`, and the settings of a race."""
     group = parser.add_argument_group("race")
-    group.add_argument("--prune", default=None, metavar="RULE", help="confidence (default) | bottom | halving | none")
-    group.add_argument("--alpha", type=float, default=None, help="confidence threshold (default: 0.99)")
-    group.add_argument("--bootstraps", type=int, default=None, metavar="N", help="bootstrap resamples (default: 500)")
-    group.add_argument("--beta", type=float, default=None, help="proportion `--prune bottom` drops each step")
-    group.add_argument(
-        "--budget", type=int, default=None, metavar="N", help="maximum utility calls per record of `--prune halving`"
-    )
-    group.add_argument(
-        "--regret",
-        type=float,
-        default=None,
-        metavar="X",
-        help="end a race when the expected regret of answering now is at most X of the spread between hypotheses "
-        "(default: 0: never, as in the paper)",
-    )
-    add_forecast(group)
     group.add_argument(
         "--preset",
-        choices=list(PRESETS),
         default=preset,
+        metavar="{paper,fast}",
         help="paper: the paper's settings; fast: less time, shown to be as good. Other options override it "
         f"(default: {preset})",
     )
+    add_settings(group, Race, without=without)
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """`--model` or `--server`, and how they sample."""
+    group = parser.add_argument_group("model")
+    taken = {name for name in ("device", "dtype") if f"--{name}" in parser._option_string_actions}
+    add_settings(group, ModelSettings, without=taken)  # options of utilities have these as well
+    rare = [name for name, known in table_of(ModelSettings).items() if known.group == "server"]
     group.add_argument(
-        "--schedule",
-        default=None,
-        metavar="SIZES",
-        help="growing sample sizes, such as 16,32,64,128,256, or `all` to continue to the last pseudo-reference",
+        "--server-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"option of the server: {', '.join(rare)}; may be repeated",
     )
-    group.add_argument("--seed", type=seed, default=0, help="random seed (default: 0)")
-    group.add_argument("--nbest", type=int, default=1, metavar="N", help="keep and write the N best (default: 1)")
-    group.add_argument(
-        "--select",
-        choices=("best", "diverse"),
-        default="best",
-        help="which N: the best (default), or a diverse set; without pruning",
-    )
-    group.add_argument(
-        "--diversity",
-        type=float,
-        metavar="LAMBDA",
-        help=f"weight of similarity in `--select diverse` (default: {Diverse.diversity})",
-    )
+    add_settings(parser.add_argument_group("candidates"), Sampling)
 
 
-def race_settings(args: argparse.Namespace) -> RaceSettings:
-    """The race that was asked for, checked."""
-    method = method_from(args)
-    set_default_prune(args)
-    check_forecast(args)
-    return RaceSettings(
-        _prune_settings(args),
-        _schedule(args),
-        seed=args.seed,
-        nbest=args.nbest,
-        window=args.window,
-        select=args.select,
-        diversity=args.diversity,
-        method=method,
-        forecast=args.forecast or 0.0,
-    )
+def model_settings(args: argparse.Namespace) -> ModelSettings:
+    """The model or the server that was asked for."""
+    found = given(args, ModelSettings)
+    if args.server is not None and hasattr(args, "utility"):  # then they are the utility's
+        found = {name: value for name, value in found.items() if name not in ("device", "dtype")}
+    table = table_of(ModelSettings)
+    rare = [name for name, known in table.items() if known.group == "server"]
+    if args.server_option and args.server is None:
+        raise UserError("--server-option: only valid with --server")
+    for name, text in options_from("--server-option", args.server_option).items():
+        if name not in rare:
+            raise SettingError(name, ..., f"no option of a server{nearest(name, rare)}", group="server")
+        found[name] = typed("server", name, text, table[name].kind)
+    return ModelSettings(**found)
 
 
-def set_default_prune(args: argparse.Namespace) -> None:
-    """Set `--prune` where it was not given: by default nothing is pruned where full scores are needed."""
-    if args.prune is None:
-        args.prune = "confidence" if args.select == "best" and prunes(args) else "none"
-
-
-def _prune_settings(args: argparse.Namespace) -> PruneSettings:
-    if args.prune not in ("confidence", "bottom", "halving", "none"):
-        raise UserError(f"--prune {args.prune}: unknown; choose from confidence, bottom, halving, none")
-    rules = {"alpha": "confidence", "bootstraps": "confidence", "regret": "confidence"}
-    rules |= {"beta": "bottom", "budget": "halving"}
-    for option, rule in rules.items():
-        if getattr(args, option) is not None and args.prune != rule:
-            raise UserError(f"--{option}: only valid with --prune {rule}, not --prune {args.prune}")
-    if args.prune == "bottom" and args.beta is None:
-        raise UserError("--prune bottom: needs --beta, the proportion to drop each step, such as --beta 0.5")
-    if args.prune == "halving" and args.budget is None:
-        raise UserError("--prune halving: needs --budget, the most utility calls per record, such as --budget 8192")
-    settings = PruneSettings(args.prune, args.alpha, args.bootstraps, args.beta, args.regret, args.budget)
-    settings.load()  # refuses numbers out of range
-    return settings
-
-
-def _schedule(args: argparse.Namespace) -> Schedule:
-    """The sample sizes that were asked for, or "all"; None: the utility's own."""
-    if args.schedule is None or args.schedule == "all":
-        return args.schedule  # type: ignore[no-any-return]
-    try:
-        sizes = [int(size) for size in args.schedule.split(",")]
-    except ValueError:
-        raise UserError(f"--schedule {args.schedule}: give whole numbers, such as 16,32,64,128,256, or all") from None
-    return check_schedule(sizes)
+def race_settings(args: argparse.Namespace, command: str) -> tuple[Race, Sampling]:
+    """How hypotheses race and how candidates are made, by the options given and the preset."""
+    race, sampling = given(args, Race), given(args, Sampling)
+    Race(**race), Sampling(**sampling)  # refuses what was given, before a preset adds to it
+    kind = kind_of(args.utility)
+    if kind == "encoder" and sampling.get("beam", 0) > MOST:  # no forecast among so many
+        kind = "pair"
+    race, sampling = with_preset(args.preset, command, kind, race, sampling)
+    return Race(**race), Sampling(**sampling)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import itertools
 from typing import Any, NoReturn
@@ -10,26 +11,27 @@ from typing import Any, NoReturn
 from mbrace.cli.messages import LEVELS
 from mbrace.errors import LARGEST, UserError
 from mbrace.removed import REMOVED
+from mbrace.setting_fields import nearest
 
-COMMANDS = (
-    "decode",
-    "rerank",
-    "score",
-    "demo",
-    "generate",
-    "translate",
-    "answer",
-    "serve",
-    "train",
-    "train_metric",
-    "export",
-    "experiment",
-    "compare",
-    "judge",
-    "judge_results",
-    "doctor",
-    "completion",
-)
+COMMANDS = {  # the module of each, and its function that adds the options
+    "decode": ("decode", "add"),
+    "rerank": ("rerank", "add"),
+    "score": ("score", "add"),
+    "demo": ("demo", "add"),
+    "generate": ("generate", "add"),
+    "translate": ("translate", "add"),
+    "answer": ("answer", "add"),
+    "serve": ("serve", "add"),
+    "train": ("train", "add"),
+    "train-metric": ("train", "add_metric"),
+    "export": ("export", "add"),
+    "experiment": ("experiment", "add"),
+    "compare": ("score", "add_compare"),
+    "judge": ("judge", "add"),
+    "judge-results": ("judge", "add_results"),
+    "doctor": ("doctor", "add"),
+    "completion": ("doctor", "add_completion"),
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -40,16 +42,22 @@ class Parser(argparse.ArgumentParser):
         self.register("type", int, _whole)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuse options that were removed with a sentence of their own."""
+        """Refuse unknown options: those that were removed with a sentence of their own."""
+        words = list(itertools.takewhile(lambda word: word != "--", args or ()))
         if self._subparsers is None:  # a command
-            words = itertools.takewhile(lambda word: word != "--", args or ())
-            flags = [flag for flag in (word.partition("=")[0] for word in words) if flag[:2] == "--"]
-            unknown = [flag for flag in flags if flag not in self._option_string_actions]
-            for flag in unknown:
-                name = flag[2:].replace("-", "_")
-                if name in REMOVED:
-                    raise UserError(f"{flag}: {REMOVED[name]}")
+            for flag in (word.partition("=")[0] for word in words if word[:2] == "--"):
+                if flag not in self._option_string_actions:
+                    removed = REMOVED.get(flag[2:].replace("-", "_"))
+                    raise UserError(f"{flag}: {removed or f'no such option{self._nearest(flag)}'}")
+        elif words and words[0][:1] != "-" and words[0] not in COMMANDS:
+            raise UserError(f"{words[0]}: no such command{nearest(words[0], COMMANDS)}")
         return super().parse_known_args(args, namespace)
+
+    def _nearest(self, flag: str) -> str:
+        near = difflib.get_close_matches(
+            flag, [name for name in self._option_string_actions if name[:2] == "--"], n=1, cutoff=0.7
+        )
+        return f"; did you mean {near[0]}?" if near else f"; see {self.prog} --help"
 
     def error(self, message: str) -> NoReturn:
         """Raise the message as a UserError."""
@@ -72,13 +80,40 @@ def seed(text: str) -> int:
         raise argparse.ArgumentTypeError(f"invalid int value: {text!r}") from None
 
 
+PAPER = {
+    "title": "Faster Minimum Bayes Risk Decoding with Confidence-based Pruning",
+    "author": "Cheng, Julius and Vlachos, Andreas",
+    "booktitle": "Proceedings of the 2023 Conference on Empirical Methods in Natural Language Processing",
+    "year": "2023",
+    "publisher": "Association for Computational Linguistics",
+    "url": "https://aclanthology.org/2023.emnlp-main.767",
+    "doi": "10.18653/v1/2023.emnlp-main.767",
+}
+SOFTWARE = {"title": "mbrace: minimum {Bayes} risk decoding that races", "author": "{The mbrace authors}"}
+
+
+def bibtex() -> str:
+    """Two entries: the paper with the algorithm, and the running version of mbrace."""
+    from mbrace import __version__
+
+    return "\n\n".join(
+        [
+            _entry("inproceedings", "cheng-vlachos-2023-faster", PAPER),
+            _entry("software", "mbrace", {**SOFTWARE, "version": __version__}),
+        ]
+    )
+
+
+def _entry(kind: str, key: str, fields: dict[str, str]) -> str:
+    width = max(map(len, fields))
+    return "\n".join([f"@{kind}{{{key},", *(f"  {name:<{width}} = {{{text}}}," for name, text in fields.items()), "}"])
+
+
 class _Cite(argparse.Action):
     """Prints what to cite, and exits."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         """Print the entries and exit."""
-        from mbrace.cli.cite import bibtex
-
         print(bibtex())
         parser.exit()
 
@@ -96,9 +131,10 @@ def make_parser(command: str | None = None) -> Parser:
         "--cite", action=_Cite, nargs=0, default=argparse.SUPPRESS, help="print what to cite, as BibTeX, and exit"
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
-    wanted = [name for name in COMMANDS if name.replace("_", "-") == command] or COMMANDS
-    for name in () if command in ("--version", "--cite") else wanted:
-        importlib.import_module(f"mbrace.cli.{name}").add(commands)
+    wanted = () if command in ("--version", "--cite") else [command] if command in COMMANDS else COMMANDS
+    for name in wanted:
+        module, add = COMMANDS[name]
+        getattr(importlib.import_module(f"mbrace.cli.{module}"), add)(commands)
     for own in commands.choices.values():
         _add_general(own)
     return parser

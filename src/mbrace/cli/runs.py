@@ -1,15 +1,19 @@
-"""What commands that run a job share: where answers go, resuming, clusters, and the summary at the end."""
+"""What commands that run a job share: inputs, outputs, resuming, clusters, and the summary at the end."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import sys
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.messages import log, say, shows_progress
-from mbrace.cli.options import check_threads, cost_text, report_truncated
-from mbrace.errors import UserError
+from mbrace.cli.options import check_threads, cost_text, options_from, report_truncated
+from mbrace.errors import SettingError, UserError
+from mbrace.setting_fields import nearest, typed
 from mbrace.utility import Cost
 from mbrace.wording import counted
 
@@ -17,9 +21,33 @@ if TYPE_CHECKING:
     from mbrace.io.candidates import Item
     from mbrace.jobs.run import Job, Summary
 
+RAY_OPTIONS = {"workers": int, "gpus_per_worker": float, "shard_size": int}
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """Where answers go."""
+
+def add_input(parser: argparse.ArgumentParser, *, references: bool = True) -> None:
+    """CANDIDATES.jsonl, or flat text. Without `references` there are no pseudo-references, and sources are required."""
+    sources = "" if references else " with sources"
+    parser.add_argument(
+        "candidates",
+        nargs="*",
+        metavar="CANDIDATES.jsonl",
+        help=f"JSON Lines (.gz, .xz, .bz2, .zst) or .parquet{sources}: files, patterns such as 'part-*.jsonl', URLs; "
+        "- is stdin",
+    )
+    flat = parser.add_argument_group("flat text input, instead of CANDIDATES.jsonl")
+    flat.add_argument("--hypotheses", metavar="H.txt", help="N hypotheses per source, one per line")
+    flat.add_argument("--num-candidates", type=int, metavar="N", help="hypotheses per source")
+    if references:
+        flat.add_argument("--references", metavar="R.txt", help="pseudo-references (default: the hypotheses)")
+        flat.add_argument("--num-references", type=int, metavar="M", help="pseudo-references per source (default: N)")
+    flat.add_argument("--source", metavar="S.txt", help="one source per line")
+    parser.set_defaults(
+        **({} if references else {"references": None, "num_references": None}), needs_source=not references
+    )
+
+
+def add_output(parser: argparse.ArgumentParser, *, window: bool = False) -> None:
+    """Where answers go; with `window`, also how many sentences are processed at once."""
     parser.add_argument(
         "-o",
         "--output",
@@ -27,23 +55,26 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         metavar="OUT.jsonl",
         help=".gz, .xz, .bz2, .zst or .parquet by suffix; - is stdout",
     )
-    parser.add_argument("--text", action="store_true", help="write only the texts, one line per source")
-    parser.add_argument("--window", type=int, default=64, metavar="N", help="sentences processed at once (default: 64)")
+    parser.add_argument(
+        "--text",
+        action=argparse.BooleanOptionalAction,
+        help="write only the texts, one line per source, or JSON Lines (default: by the command and the name of OUT)",
+    )
+    if window:
+        parser.add_argument("--window", type=int, default=64, metavar="N", help="sentences at once (default: 64)")
     add_resume(parser)
 
 
 def add_resume(parser: argparse.ArgumentParser) -> None:
     """What to do with an output that exists, and with a record that fails."""
     parser.add_argument("--resume", action="store_true", help="keep the answers in OUT and continue after them")
-    parser.add_argument(
-        "--retry-errors", action="store_true", help="with --resume: try the records in OUT.errors.jsonl again"
-    )
     parser.add_argument("--force", action="store_true", help="replace OUT if it exists")
     parser.add_argument(
         "--on-error",
-        choices=("stop", "skip"),
         default="stop",
-        help="a bad record stops the run (default), or is set aside in OUT.errors.jsonl",
+        metavar="{stop,skip,retry}",
+        help="a bad record stops the run (default), or is set aside in OUT.errors.jsonl; retry, with --resume: try the "
+        "records there again first",
     )
 
 
@@ -51,6 +82,16 @@ def add_save_utilities(parser: argparse.ArgumentParser) -> None:
     """Whether to save what was scored."""
     parser.add_argument(
         "--save-utilities", metavar="DIR", help="save the utilities of every record in DIR, for `--utility replay`"
+    )
+
+
+def add_top(parser: argparse.ArgumentParser) -> None:
+    """`--top`."""
+    parser.add_argument(
+        "--top",
+        type=int,
+        metavar="K",
+        help="write candidate records instead of answers: the K best hypotheses, and all pseudo-references",
     )
 
 
@@ -64,28 +105,28 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
         metavar="ADDRESS",
         help="run on the Ray cluster at ADDRESS (auto: the one that runs here), or by default start one here",
     )
-    group.add_argument("--workers", type=int, metavar="N", help="workers (default: one fewer than CPUs, or by GPUs)")
-    group.add_argument("--gpus-per-worker", type=float, metavar="G", help="GPUs per worker (default: 0)")
     group.add_argument(
-        "--shard-size", type=int, metavar="N", help="input lines per shard (default: 1024, or 64 sources)"
+        "--ray-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="workers (default: one fewer than CPUs, or by GPUs), gpus_per_worker (0), shard_size (input lines per "
+        "shard: 1024, or 64 sources); may be repeated",
     )
 
 
-def check_output(args: argparse.Namespace) -> None:
-    """Refuse options of `add_output` and `add_cluster` that make no sense."""
-    if args.retry_errors and args.ray is not None:
-        raise UserError("--retry-errors: not with --ray; give the records set aside as an input of their own")
-    if args.window is not None and args.window < 1:
-        raise UserError(f"--window {args.window}: must be 1 or more")
+def check_run(args: argparse.Namespace) -> None:
+    """Refuse options of a run that make no sense, before anything is loaded."""
     check_threads(args.threads)
-    if getattr(args, "text", False) and args.nbest > 1:
-        raise UserError(f"--nbest {args.nbest}: plain text has one line per source; leave out --text for JSON Lines")
     check_on_error(args)
-    if args.ray is None:
-        for option in ("workers", "gpus_per_worker", "shard_size"):
-            if getattr(args, option) is not None:
-                raise UserError(f"--{option.replace('_', '-')}: only valid with --ray")
-    elif args.output == "-":
+    args.ray_options = {}
+    for name, text in options_from("--ray-option", args.ray_option).items():
+        if name not in RAY_OPTIONS:
+            raise SettingError(name, ..., f"no option of --ray{nearest(name, RAY_OPTIONS)}", group="ray")
+        args.ray_options[name] = typed("ray", name, text, RAY_OPTIONS[name])
+    if args.ray is None and args.ray_options:
+        raise UserError("--ray-option: only valid with --ray")
+    if args.ray is not None and args.output == "-":
         raise UserError("--ray: writes a folder of shards; give one with -o OUT")
 
 
@@ -95,17 +136,56 @@ def check_on_error(args: argparse.Namespace) -> None:
         raise UserError("--on-error skip: what is set aside goes to OUT.errors.jsonl; give a file with -o OUT")
 
 
-def run_here(
-    job: Job,
-    items: Iterable[Item],
-    args: argparse.Namespace,
-    *,
-    total: int | None = None,
-    minutes: float | None = None,
-) -> int:
+def run_candidates(job: Job, args: argparse.Namespace) -> int:
+    """Run a job over the input that was given, on this machine or with --ray."""
+    if args.ray is None:
+        items, total = read_input(args)
+        return run_here(job, items, args, total=total)
+    if not args.candidates:
+        if os.path.exists(args.ray):
+            raise UserError(f"--ray {args.ray}: is read as a cluster's address; give the files before --ray")
+        raise UserError("--ray: reads CANDIDATES.jsonl or .parquet, not flat text")
+    return run_on_cluster(job, args.candidates, args)
+
+
+def read_input(args: argparse.Namespace) -> tuple[Iterable[Item], int | None]:
+    """The records, and their number where that is cheap to find out."""
+    from mbrace.io.candidates import checked_input, expand, read_flat, read_items
+
+    sizes = {"num_candidates": args.num_candidates, "num_references": args.num_references}
+    if args.candidates:
+        if any(value is not None for value in (args.hypotheses, args.references, args.source, *sizes.values())):
+            raise UserError("CANDIDATES.jsonl and --hypotheses: give one kind of input")
+        paths = expand(args.candidates)
+        return checked_input(lambda: read_items(paths), paths, output=args.output), _count_records(paths)
+    if args.hypotheses is None or args.num_candidates is None or (args.needs_source and args.source is None):
+        with_source = " and --source S.txt" if args.needs_source else ""
+        raise UserError(f"no input: give CANDIDATES.jsonl, or --hypotheses H.txt with --num-candidates N{with_source}")
+    if args.num_references is not None and args.references is None:
+        raise UserError("--num-references: only valid with --references; the hypotheses are the others")
+    files = list(filter(None, (args.hypotheses, args.references, args.source)))
+    read = partial(read_flat, args.hypotheses, args.references, source=args.source, **sizes)
+    return checked_input(read, files, output=args.output), None
+
+
+def _count_records(paths: list[str]) -> int | None:
+    """The number of lines of all files, for the progress bar; None without one, or where counting would be slow."""
+    from mbrace.io.reading import count_lines
+
+    plain = all(os.path.isfile(path) and path.endswith(".jsonl") for path in paths)
+    if not (shows_bar() and plain and sum(map(os.path.getsize, paths)) < 1 << 28):
+        return None
+    return sum(map(count_lines, paths))
+
+
+def shows_bar() -> bool:
+    """Whether there is a terminal for a progress bar."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def run_here(job: Job, items: Iterable[Item], args: argparse.Namespace, *, total: int | None = None) -> int:
     """Run a job on this machine; the exit status."""
-    options = {"threads": args.threads, "retry_errors": args.retry_errors, "minutes": minutes, "total": total}
-    return _ended(run_with_output(job, items, args, **options), args)
+    return _ended(run_with_output(job, items, args, threads=args.threads, total=total), args)
 
 
 def run_with_output(job: Job, items: Iterable[Item], args: argparse.Namespace, **options: Any) -> Summary:
@@ -131,18 +211,16 @@ def run_on_cluster(job: Job, inputs: list[str], args: argparse.Namespace) -> int
     """Run a job with `--ray`; the exit status."""
     from mbrace.cli.config import given_options
     from mbrace.cluster import run
-    from mbrace.jobs.progress import share_progress_bar
+    from mbrace.jobs.terminal import progress_bar
 
-    with share_progress_bar(args.output, shown=shows_progress()) as progress:
+    with progress_bar(args.output, shown=shows_progress()) as progress:
         summary = run(
             job,
             inputs,
             args.output,
             address=None if args.ray == "local" else args.ray,
-            workers=args.workers,
-            gpus_per_worker=args.gpus_per_worker or 0,
+            **args.ray_options,
             threads=args.threads,
-            shard_size=args.shard_size,
             resume=args.resume,
             force=args.force,
             on_error=args.on_error,

@@ -42,10 +42,11 @@ def run(args: argparse.Namespace) -> int:
     """Check every option, then serve."""
     for module in ("starlette", "uvicorn", "httpx"):
         require(module, extra="serve")
-    from mbrace.jobs.settings import UtilitySettings
+    from mbrace.jobs.decode import UtilitySettings
     from mbrace.serve.run import serve
     from mbrace.servers.local import MODEL
     from mbrace.servers.server import Server
+    from mbrace.settings import Network
     from mbrace.utilities.named import NAMED
 
     check_whole("-n", args.n, least=1)
@@ -58,7 +59,9 @@ def run(args: argparse.Namespace) -> int:
     for name in args.allow_utility:
         if name not in NAMED or NAMED[name].server:
             raise UserError(f"--allow-utility {name}: only names such as chrf++ or exact; no functions, no judges")
-        utilities.setdefault(name, UtilitySettings(name, device=args.device, dtype=args.dtype).load(args.threads))
+        utilities.setdefault(
+            name, UtilitySettings(name, Network(device=args.device, dtype=args.dtype)).load(args.threads)
+        )
 
     def make_server(chat: bool) -> Server:
         made = replace(model, kind="chat" if chat else "completions", system=model.system if chat else None)

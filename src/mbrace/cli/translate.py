@@ -6,12 +6,8 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mbrace.cli.methods import add_method
-from mbrace.cli.models import add_model, add_sampling, check_model, model_settings, sampling_settings
-from mbrace.cli.options import add_race, add_utility, race_settings, utility_settings
-from mbrace.cli.presets import apply_preset
-from mbrace.cli.runs import add_cluster, add_output, add_save_utilities, check_output, run_here, run_on_cluster
-from mbrace.errors import UserError
+from mbrace.cli.options import add_model, add_race, add_utility, model_settings, race_settings, utility_settings
+from mbrace.cli.runs import add_cluster, add_output, add_save_utilities, check_run, run_here, run_on_cluster
 
 if TYPE_CHECKING:
     from mbrace.jobs.translate import TranslateJob
@@ -28,12 +24,9 @@ def add(commands: Any) -> None:
     parser.add_argument("sources", nargs="?", default="-", metavar="SOURCES.txt", help="one per line; .gz; - is stdin")
     add_output(parser)
     add_save_utilities(parser)
-    parser.add_argument("--json", action="store_true", help="write JSON Lines whatever the name of OUT")
     add_utility(parser)
     add_model(parser)
-    add_sampling(parser, by_preset=", or as --preset says")
-    add_race(parser, preset="fast")
-    add_method(parser)
+    add_race(parser, preset="fast", without=("shuffle", "cover"))
     add_cluster(parser)
     parser.set_defaults(run=run)
 
@@ -41,10 +34,9 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check every option, then translate."""
     from mbrace.io.candidates import checked_input
-    from mbrace.jobs.sources import source_items
+    from mbrace.jobs.translate import source_items
 
-    check_output(args)
-    apply_preset(args, "translate")
+    check_run(args)
     job = job_from(args)
     if args.ray is not None:
         return run_on_cluster(job, [args.sources], args)
@@ -57,17 +49,10 @@ def job_from(args: argparse.Namespace) -> TranslateJob:
     from mbrace.jobs.decode import DecodeJob
     from mbrace.jobs.translate import TranslateJob
 
-    race = race_settings(args)
-    if args.beam is not None and args.beam < 1:
-        raise UserError(f"--beam {args.beam}: must be 1 or more")
-    if race.schedule == "all":
-        raise UserError("--schedule all: a live model has no last pseudo-reference; give the sizes")
-    check_model(args)
-    if args.text and args.json:
-        raise UserError("--text and --json: give one of them")
-    text = args.text or not (args.json or ".jsonl" in args.output or args.output.endswith(".parquet"))
-    if text and race.nbest > 1:
-        raise UserError(f"--nbest {race.nbest}: plain text has one line per source; give --json or -o OUT.jsonl")
-    model, candidates, utility = model_settings(args), sampling_settings(args), utility_settings(args)
-    races = DecodeJob(utility, race, text=text, save_utilities=args.save_utilities)
+    model = model_settings(args)
+    race, candidates = race_settings(args, "translate" if model.server is None else "server")
+    text = args.text
+    if text is None:
+        text = not (".jsonl" in args.output or args.output.endswith(".parquet"))
+    races = DecodeJob(utility_settings(args), race, text, args.save_utilities)
     return TranslateJob(model, candidates, races)

@@ -26,7 +26,7 @@ from mbrace.errors import RESUME, ServiceError, SettingError, UserError, require
 from mbrace.io.candidates import expand, id_prefixes
 from mbrace.io.reading import estimated_bytes
 from mbrace.jobs.run import ErrorPolicy, Job, SavingJob, Summary, check_run
-from mbrace.jobs.signals import Stop
+from mbrace.jobs.terminal import Stop
 
 READER_CPUS = 0.1  # reading waits for the disk: a small share is enough, but with none Ray Data waits forever
 WORKERS_PER_READER = 8  # one reader keeps about a dozen workers busy with chrF++ (bench/results/scale.md)
@@ -69,10 +69,11 @@ def run(
     """
     check_run(threads=threads, resume=resume, force=force, on_error=on_error)
     if isinstance(job, SavingJob) and job.save_utilities is not None:
-        raise UserError(
-            f"save_utilities={job.save_utilities}: not on a cluster, whose workers may not see that folder; "
-            "run on one machine, one input after another"
-        )
+        reason = "not on a cluster, whose workers may not see that folder; run on one machine, one input after another"
+        raise SettingError("save_utilities", job.save_utilities, reason)
+    if on_error == "retry":
+        reason = "not on a cluster; give the records set aside as an input of their own"
+        raise SettingError("on_error", on_error, reason)
     for module in ("ray", "ray.data"):  # before anything is made or replaced
         require(module, extra="cluster")
     paths = expand(inputs)

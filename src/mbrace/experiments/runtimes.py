@@ -20,9 +20,10 @@ from mbrace.experiments.tables import CandidateFile, slug
 from mbrace.io.atomic import make_folder
 from mbrace.io.compression import without_packing
 from mbrace.io.texts import read_texts
-from mbrace.models.hypotheses import CandidateModel, SamplingSettings, live_candidates
+from mbrace.models.hypotheses import CandidateModel, live_candidates
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.result import Phases
+from mbrace.settings import Race, Sampling
 from mbrace.utility import Utility
 
 BEAM = 10  # the width of beam search in the paper's table
@@ -82,10 +83,9 @@ def _race(
     """Seconds spent in each phase of one run from sources to decisions."""
     started = time.perf_counter()
     phases = Phases()
-    settings = SamplingSettings(hypotheses)
-    made, sampler = live_candidates(model, settings, utility, None, seed=seed, window=WINDOW)
-    options: dict[str, Any] = {"seed": seed, "window": WINDOW, "sampler": sampler, "phases": phases}
-    list(decode_corpus(made.records(sources), utility=utility, prune=prune, **options))
+    race = Race(prune=prune, seed=seed, window=WINDOW)
+    made, sampler = live_candidates(model, Sampling(beam=hypotheses), utility, race)
+    list(decode_corpus(made.records(sources), utility=utility, race=race, sampler=sampler, phases=phases))
     timed = {"generate H": made.seconds} | {name: getattr(phases, field) for name, field in PHASES.items()}
     if prune is None:
         del timed["pruning"]

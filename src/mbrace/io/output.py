@@ -53,9 +53,12 @@ def answer_line(answer: Decoded, *, text: bool, nbest: int) -> bytes:
     return json_line(fields)
 
 
-def check_top(top: int | None, *, nbest: int, text: bool) -> None:
-    """Refuse `top` where it makes no sense, or together with other forms of output."""
+def check_lines(top: int | None, *, nbest: int, text: bool) -> None:
+    """Refuse forms of output that cannot be combined: plain text, n-best lists, candidate records of the `top` best."""
     if top is None:
+        if text and nbest > 1:
+            remedy = f"give {Parameter('text', False)} for JSON Lines"
+            raise SettingError("nbest", nbest, f"plain text has one line per source; {remedy}")
         return
     check_whole("top", top, least=1, most=LARGEST)
     if nbest != 1 or text:

@@ -11,10 +11,9 @@ from mbrace.answers import DRAWS, REGRET, VOTE_CONFIDENCE, Answer, CountedSource
 from mbrace.errors import RecordError, ServiceError, UserError
 from mbrace.io.candidates import Bad, Item, checked_input
 from mbrace.io.reading import json_line, parse_json
-from mbrace.jobs.outcomes import answer_items
-from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
-from mbrace.jobs.settings import AnyUtility, UtilitySettings, describe_utility, load_utility
-from mbrace.jobs.sources import source_item, source_items
+from mbrace.jobs.decode import AnyUtility, UtilitySettings, describe_utility, load_utility
+from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, answer_items, run_job
+from mbrace.jobs.translate import source_item, source_items
 from mbrace.records import Location, Record, record_from
 from mbrace.sampler import Receipt
 from mbrace.utility import Cost, Utility, as_utility, truncated_texts, utility_cost
@@ -110,7 +109,6 @@ def answer_file(
     threads: int = 0,
     resume: bool = False,
     force: bool = False,
-    retry_errors: bool = False,
     on_error: ErrorPolicy = "stop",
     progress: Progress = False,
 ) -> Summary:
@@ -124,7 +122,7 @@ def answer_file(
     path, out = os.fspath(prompts), os.fspath(output)
     return run_job(
         job, checked_input(lambda: source_items(path, make_item=job.item), [path], output=out), out, threads=threads,
-        resume=resume, force=force, retry_errors=retry_errors, on_error=on_error, progress=progress,
+        resume=resume, force=force, on_error=on_error, progress=progress,
     )  # fmt: skip
 
 

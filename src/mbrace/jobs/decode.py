@@ -5,26 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from mbrace.api import decode_corpus
-from mbrace.errors import UserError
 from mbrace.io.candidates import Item, Paths, checked_input, expand, item_from, read_items
-from mbrace.io.output import answer_line, best_candidates_line, check_top
-from mbrace.jobs.outcomes import answer_items
-from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
-from mbrace.jobs.settings import AnyUtility, RaceSettings, describe_utility, load_utility
-from mbrace.methods import Method, check_saving, method_of
+from mbrace.io.output import answer_line, best_candidates_line, check_lines
+from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, answer_items, run_job
+from mbrace.methods import check_saving
 from mbrace.metrics.chrf import ChrF
-from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Watch
 from mbrace.records import Record
 from mbrace.result import Decoded
-from mbrace.sampler import Sampler, Schedule
-from mbrace.utility import PairFunction, Utility, truncated_texts, utility_cost
+from mbrace.sampler import Sampler
+from mbrace.setting_fields import settings_from
+from mbrace.settings import Network, Race, RaceOptions
+from mbrace.utility import PairFunction, Utility, as_utility, truncated_texts, utility_cost
 from mbrace.windows import OnError
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from mbrace.io.folders import UtilityFolder
 
 
@@ -32,64 +32,86 @@ def decode_file(
     inputs: Paths,
     output: str | os.PathLike[str],
     *,
-    utility: Utility | PairFunction | str = "chrf++",
-    prune: PruningFunction | None = Confidence(),  # noqa: B008  (frozen)
-    schedule: Schedule = None,
-    seed: int = 0,
-    nbest: int = 1,
-    select: str = "best",
-    diversity: float | None = None,
-    window: int = 64,
-    shuffle: bool = True,
-    cover: bool = False,
-    exclude_self: bool = False,
-    forecast: float = 0.0,
-    method: Method | str | None = None,
-    save_utilities: str | os.PathLike[str] | None = None,
-    top: int | None = None,
+    utility: AnyUtility = "chrf++",
     text: bool = False,
+    top: int | None = None,
+    save_utilities: str | os.PathLike[str] | None = None,
     threads: int = 0,
     resume: bool = False,
     force: bool = False,
-    retry_errors: bool = False,
     on_error: ErrorPolicy = "stop",
     progress: Progress = False,
+    race: Race | None = None,
+    **settings: Unpack[RaceOptions],
 ) -> Summary:
     """Decode candidate files into `output`, as `mbrace decode` does, with any utility and pruning function.
 
     `inputs` are files, patterns or URLs of JSON Lines or Parquet; `output` is JSON Lines, packed or `.parquet` by
     its suffix, or with `text` the chosen texts, one per line. With `top`, it is candidate records instead: the `top`
-    best hypotheses of each record and all of its pseudo-references, for another run. `utility` to `method` are as for
-    `decode_corpus`; a utility may also be a name, such as "learned", and then runs with `threads` threads (0: all
-    cores). `save_utilities` is a folder for the utilities of every record, which `Replay` reads (docs/formats.md).
+    best hypotheses of each record and all of its pseudo-references, for another run. `race`, or the fields of `Race` as
+    keywords, and `utility` are as for `decode_corpus`; a utility may also be a name, such as "learned", and then runs
+    with `threads` threads (0: all cores). `save_utilities` is a folder for the utilities of every record, which
+    `Replay` reads (docs/formats.md).
 
     An `output` that exists is an error unless `resume` continues after the answers in it or `force` replaces it; a run
     is resumed only with the same settings, and with objects of the same names. A bad record stops the run, or with
-    `on_error="skip"` is set aside in OUTPUT.errors.jsonl; `retry_errors`, with `resume`, tries the records set aside
-    there again. `progress` is called with the number of records done since its last call; True shows a progress bar
-    if stderr is a terminal.
+    `on_error="skip"` is set aside in OUTPUT.errors.jsonl; "retry", with `resume`, first tries those again that an
+    earlier run set aside there. `progress` is called with the number of records done since its last call; True shows a
+    progress bar if stderr is a terminal.
     """
-    job = DecodeJob(
-        utility,
-        RaceSettings(prune, schedule, seed, nbest, window, exclude_self, select, diversity, method, forecast),
-        shuffle=shuffle,
-        cover=cover,
-        text=text,
-        save_utilities=None if save_utilities is None else os.fspath(save_utilities),
-        top=top,
-    )
+    folder = None if save_utilities is None else os.fspath(save_utilities)
+    job = DecodeJob(utility, settings_from(Race, race, settings), text, folder, top)
     paths, out = expand(inputs), os.fspath(output)
-    return run_job(
-        job,
-        checked_input(lambda: read_items(paths), paths, output=out),
-        out,
-        threads=threads,
-        resume=resume,
-        force=force,
-        retry_errors=retry_errors,
-        on_error=on_error,
-        progress=progress,
-    )
+    items = checked_input(lambda: read_items(paths), paths, output=out)
+    run = {"threads": threads, "resume": resume, "force": force, "on_error": on_error, "progress": progress}
+    return run_job(job, items, out, **run)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class UtilitySettings:
+    """A utility by name: one of `mbrace.utilities.named.NAMED`, a function of your own, or a mixture.
+
+    `network` is for neural ones; `options` are names and values, as text.
+    """
+
+    name: str = "chrf++"
+    network: Network = Network()
+    options: tuple[tuple[str, str], ...] = ()
+
+    def describe(self) -> dict[str, Any]:
+        """What scores depend on."""
+        from mbrace.utilities.named import model_of, scored_options
+
+        options = scored_options(self.name, dict(self.options))
+        utility = " ".join([self.name, *(f"{name}={value}" for name, value in sorted(options.items()))])
+        return {
+            "utility": utility,
+            "metric_model": model_of(self.name, self.network.model),
+            "dtype": self.network.dtype,
+        }
+
+    def load(self, threads: int = 0) -> Utility:
+        """The utility, to be run with `threads` threads (0: all cores)."""
+        from mbrace.utilities.named import make_utility
+
+        return make_utility(self.name, dict(self.options), threads=threads, **vars(self.network))
+
+
+AnyUtility: TypeAlias = "UtilitySettings | Utility | PairFunction | str"
+
+
+def describe_utility(utility: AnyUtility) -> dict[str, Any]:
+    """What scores depend on; of a ready utility, its name."""
+    if not isinstance(utility, UtilitySettings):
+        utility = UtilitySettings(utility if isinstance(utility, str) else as_utility(utility).name)
+    return utility.describe()
+
+
+def load_utility(utility: AnyUtility, threads: int) -> Utility:
+    """The utility of settings or of a name, or a ready one; refused if it reads no reference."""
+    if isinstance(utility, str):
+        utility = UtilitySettings(utility)
+    return as_utility(utility.load(threads) if isinstance(utility, UtilitySettings) else utility)
 
 
 @dataclass(frozen=True)
@@ -97,9 +119,7 @@ class DecodeJob:
     """Races over records that come with their pseudo-references."""
 
     utility: AnyUtility
-    race: RaceSettings
-    shuffle: bool = True
-    cover: bool = False
+    race: Race = Race()
     text: bool = False
     save_utilities: str | None = None  # a folder for the utilities of every record
     top: int | None = None  # write candidate records with this many of the best hypotheses
@@ -107,38 +127,26 @@ class DecodeJob:
 
     def __post_init__(self) -> None:
         """Refuse settings that do not go together, before anything is loaded."""
-        if self.cover and not self.shuffle:
-            raise UserError("cover: only valid without shuffle=False")
-        check_top(self.top, nbest=self.race.nbest, text=self.text)
+        check_lines(self.top, nbest=self.race.nbest, text=self.text)
         if self.save_utilities is not None:
-            check_saving(method_of(self.race.method))
+            check_saving(self.race.made_method())
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
-        return {
-            "command": "decode",
-            **self.describe_races(),
-            "no_shuffle": not self.shuffle,
-            "text": self.text,
-            "save_utilities": self.save_utilities,
-            "cover": self.cover or None,  # None where older descriptions have nothing
-            "top": self.top,
-        }
-
-    def describe_races(self) -> dict[str, Any]:
-        """What the races over given candidates depend on."""
-        return {**describe_utility(self.utility), **self.race.describe()}
+        lines = {"text": self.text, "save_utilities": self.save_utilities, "top": self.top}
+        return {"command": "decode", **describe_utility(self.utility), **self.race.describe(), **lines}
 
     def start(self, threads: int) -> DecodeWorker:
-        """Load the utility."""
-        utility, others = load_utility(self.utility, threads), dict[str, Any]()
-        self.race.check_utility(utility)
+        """Load the utility; one that reads no reference is refused."""
+        loaded = load_utility(self.utility, threads)
+        method, folder = self.race.made_method(), None
+        if method is not None:
+            method.check(loaded)
         if self.save_utilities is not None:
             from mbrace.io.folders import UtilityFolder
 
-            others["utility_folder"] = UtilityFolder(self.save_utilities)
-        others |= {"text": self.text, "top": self.top}
-        return DecodeWorker(utility, self.race, shuffle=self.shuffle, cover=self.cover, **others)
+            folder = UtilityFolder(self.save_utilities)
+        return DecodeWorker(loaded, self.race, text=self.text, top=self.top, utility_folder=folder)
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
         """A record of JSON."""
@@ -150,10 +158,8 @@ class DecodeWorker:
     """Races records and turns the answers into lines."""
 
     utility: Utility
-    race: RaceSettings
+    race: Race = Race()
     sampler: Sampler | None = None
-    shuffle: bool = True
-    cover: bool = False
     text: bool = False
     top: int | None = None
     utility_folder: UtilityFolder | None = None
@@ -169,10 +175,8 @@ class DecodeWorker:
         return decode_corpus(
             records,
             utility=self.utility,
-            **self.race.options() | ({} if self.top is None else {"nbest": self.top}),
+            race=self.race if self.top is None else self.race.replace(nbest=self.top),
             sampler=self.sampler,
-            shuffle=self.shuffle,
-            cover=self.cover,
             keep_utilities=self.utility_folder is not None,
             watch=self.watch,
             phases=self.summary.phases,

@@ -5,21 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, repeat
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from mbrace.errors import UserError
+from mbrace.errors import LARGEST, Parameter, SettingError, check_whole
 from mbrace.io.candidates import Bad, Item, bad_from, checked_input
 from mbrace.io.reading import json_line
-from mbrace.jobs.model_settings import AnyModel, describe_model, load_model
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
-from mbrace.jobs.sources import source_item, source_items
-from mbrace.models.hypotheses import SamplingSettings
+from mbrace.jobs.translate import AnyModel, check_sampling, describe_model, load_model, source_item, source_items
 from mbrace.records import Record
 from mbrace.sampler import Draws
+from mbrace.setting_fields import settings_from
+from mbrace.settings import Sampling, SamplingOptions
 from mbrace.windows import in_groups, run_group
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from mbrace.models.hypotheses import CandidateModel
     from mbrace.servers.server import Server
 
@@ -31,61 +33,34 @@ def generate_file(
     sources: str | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
-    model: CandidateModel | Server | str = "bundled",
-    beam: int = 256,
+    model: AnyModel = "bundled",
     sample: int = 1024,
-    length_penalty: float = 1.0,
-    epsilon: float | None = 0.02,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    sampling: str = "independent",
     seed: int = 0,
     logprobs: bool = False,
     references: str | os.PathLike[str] | None = None,
     prefix: str = "",
-    limit: int | None = None,
-    minutes: float | None = None,
     window: int | None = None,
     threads: int = 0,
     resume: bool = False,
     force: bool = False,
-    retry_errors: bool = False,
     on_error: ErrorPolicy = "stop",
     progress: Progress = False,
+    candidates: Sampling | None = None,
+    **settings: Unpack[SamplingOptions],
 ) -> Summary:
     """Write the candidates of every source to `output`, as `mbrace generate` does, with any model.
 
-    `model` and the options of its beam search and sampling are as for `translate_file`: it makes `beam` hypotheses
-    and `sample` pseudo-references per source (0: none), `window` sources at a time (None: 32, or 4 with a model on
-    a CPU). `sources` has one per line, or is a .tsv with references in its second column; `references` is a file of
-    references, one per line. Ids are `prefix` and the line number, from 1. Only the first `limit` sources are used,
-    and the run ends after `minutes`; what is done by then is kept. The other options are those of `decode_file`.
+    `model`, `candidates` and the fields of `Sampling` as keywords are as for `translate_file`: the model makes `beam`
+    hypotheses and `sample` pseudo-references per source (0: none), `window` sources at a time (None: 32, or 4 with a
+    model on a CPU). `sources` has one per line, or is a .tsv with references in its second column; `references` is a
+    file of references, one per line. Ids are `prefix` and the line number, from 1. The rest is as for `decode_file`.
     """
-    job = GenerateJob(
-        model,
-        SamplingSettings(beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p),
-        sample=sample,
-        seed=seed,
-        logprobs=logprobs,
-        prefix=prefix,
-        window=window,
-    )
+    made = settings_from(Sampling, candidates, settings)
+    job = GenerateJob(model, made, sample=sample, seed=seed, logprobs=logprobs, prefix=prefix, window=window)
     out, paths = os.fspath(output), [os.fspath(path) for path in (sources, references) if path is not None]
-    return run_job(
-        job,
-        checked_input(lambda: islice(source_items(*paths, make_item=job.item), limit), paths, output=out),
-        out,
-        threads=threads,
-        resume=resume,
-        force=force,
-        retry_errors=retry_errors,
-        on_error=on_error,
-        minutes=minutes,
-        progress=progress,
-        total=limit,
-    )
+    items = checked_input(lambda: source_items(*paths, make_item=job.item), paths, output=out)
+    run = {"threads": threads, "resume": resume, "force": force, "on_error": on_error, "progress": progress}
+    return run_job(job, items, out, **run)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -93,7 +68,7 @@ class GenerateJob:
     """Hypotheses and pseudo-references of sources."""
 
     model: AnyModel
-    candidates: SamplingSettings
+    candidates: Sampling
     sample: int = 1024
     seed: int = 0
     logprobs: bool = False
@@ -103,15 +78,30 @@ class GenerateJob:
     reads_records: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Refuse a job that makes neither hypotheses nor pseudo-references."""
-        beam = self.candidates.beam
-        if beam < 0 or self.sample < 0 or beam + self.sample == 0:
-            raise UserError(f"beam {beam}, sample {self.sample}: give how many, of one at least")
+        """Refuse a job that makes nothing, and settings that have no effect."""
+        check_whole("seed", self.seed)
+        check_whole("sample", self.sample, least=0, most=LARGEST)
+        if self.window is not None:
+            check_whole("window", self.window, least=1, most=LARGEST)
+        if self.candidates.beam + self.sample == 0:
+            raise SettingError(
+                "sample", 0, f"makes nothing with {Parameter('beam', 0)}; give how many, of one at least"
+            )
+        if self.logprobs and not self.sample:
+            raise SettingError(
+                "logprobs", ..., f"only valid with pseudo-references; give {Parameter('sample', 1)} or more"
+            )
+        check_sampling(self.model, self.candidates)
 
     def describe(self) -> dict[str, Any]:
         """What candidates depend on."""
         more = {"seed": self.seed, "sample": self.sample, "logprobs": self.logprobs, "prefix": self.prefix}
-        return {"command": "generate", **describe_model(self.model), **self.candidates.describe(), **more}
+        return {
+            "command": "generate",
+            **describe_model(self.model, self.candidates),
+            **self.candidates.describe(),
+            **more,
+        }
 
     def start(self, threads: int) -> GenerateWorker:
         """Load the model."""

@@ -10,12 +10,11 @@ from typing import Any, ClassVar
 from mbrace.api import rerank_corpus
 from mbrace.errors import LARGEST, check_whole
 from mbrace.io.candidates import Item, Paths, checked_input, expand, item_from, read_items
-from mbrace.io.output import answer_line, best_candidates_line, check_top
-from mbrace.jobs.outcomes import answer_items
-from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
-from mbrace.jobs.settings import AnyQuality, describe_quality, load_quality
+from mbrace.io.output import answer_line, best_candidates_line, check_lines
+from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, answer_items, run_job
 from mbrace.records import Record
 from mbrace.result import Decoded
+from mbrace.settings import Network
 from mbrace.utility import QualityUtility, truncated_texts
 from mbrace.windows import OnError
 
@@ -58,7 +57,7 @@ def rerank_file(
 class RerankJob:
     """A choice among the hypotheses of records that come with their sources."""
 
-    qe: AnyQuality
+    qe: Network | QualityUtility | str
     nbest: int = 1
     window: int = 64
     text: bool = False
@@ -68,18 +67,27 @@ class RerankJob:
     def __post_init__(self) -> None:
         for name in ("window", "nbest"):
             check_whole(name, getattr(self, name), least=1, most=LARGEST)
-        check_top(self.top, nbest=self.nbest, text=self.text)
+        check_lines(self.top, nbest=self.nbest, text=self.text)
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
+        qe = (
+            self.qe
+            if isinstance(self.qe, Network)
+            else Network(model=self.qe if isinstance(self.qe, str) else self.qe.name)
+        )
         lines = {"nbest": self.nbest, "text": self.text, "top": self.top}
-        return {"command": "rerank", **describe_quality(self.qe), **lines}
+        return {"command": "rerank", "qe": qe.model, "qe_dtype": qe.dtype, **lines}
 
     def start(self, threads: int) -> RerankWorker:
         """Load the quality utility."""
-        return RerankWorker(
-            load_quality(self.qe, threads), nbest=self.nbest, window=self.window, text=self.text, top=self.top
-        )
+        qe = Network(model=self.qe) if isinstance(self.qe, str) else self.qe
+        if isinstance(qe, Network):
+            from mbrace.utilities.quality import load_quality
+
+            options = {name: value for name, value in vars(qe).items() if name != "model"}
+            qe = load_quality(qe.model or "", threads=threads, **options)
+        return RerankWorker(qe, nbest=self.nbest, window=self.window, text=self.text, top=self.top)
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
         """A record of JSON."""

@@ -8,22 +8,23 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
-from mbrace.errors import FORCE, MOST_THREADS, RESUME, Parameter, ServiceError, UserError, check_whole
-from mbrace.io.candidates import Bad, Item
+from mbrace.errors import FORCE, MOST_THREADS, RESUME, ServiceError, SettingError, UserError, check_whole
+from mbrace.io.candidates import Bad, Item, bad_from
 from mbrace.io.output import Output, OutputFiles
-from mbrace.jobs.progress import progress_bar
-from mbrace.jobs.signals import Stop
-from mbrace.jobs.unanswered import unanswered
+from mbrace.jobs.resuming import retry_set_aside, unanswered
+from mbrace.jobs.terminal import Stop, progress_bar
 from mbrace.records import Record
-from mbrace.result import Phases
+from mbrace.result import Decoded, Phases
+from mbrace.setting_fields import nearest
+from mbrace.windows import OnError
 
 if TYPE_CHECKING:
     from mbrace.io.folders import UtilityFolder
 
 Outcome: TypeAlias = "tuple[bytes | None, Bad | None]"  # the line to write, and why an item was set aside
-ErrorPolicy: TypeAlias = Literal["stop", "skip"]
+ErrorPolicy: TypeAlias = Literal["stop", "skip", "retry"]
 Progress: TypeAlias = "Callable[[int], None] | bool"
 
 
@@ -124,9 +125,7 @@ def run_job(
     threads: int = 0,
     resume: bool = False,
     force: bool = False,
-    retry_errors: bool = False,
     on_error: ErrorPolicy = "stop",
-    minutes: float | None = None,
     handle_signals: bool = False,
     progress: Progress = False,
     total: int | None = None,
@@ -134,16 +133,16 @@ def run_job(
 ) -> Summary:
     """Run a job over `items` into the file `output` on this machine.
 
-    `resume` continues after the answers in `output`, `force` replaces them; with `retry_errors`, a resumed run first
-    tries the records again that an earlier one set aside, for which it reads `items` twice. `on_error="skip"` sets a
-    bad record aside in OUTPUT.errors.jsonl. With `handle_signals`, SIGINT and SIGTERM end the run after the current
-    window, and `minutes` ends it after that time. `progress` is a function called with the number of items done since
-    its last call, or True for a bar on stderr, where `total` is the number of items. `options` are those of the command
-    line, saved in OUTPUT.run.json.
+    `resume` continues after the answers in `output`, `force` replaces them. `on_error="skip"` sets a bad record
+    aside in OUTPUT.errors.jsonl; with "retry", a resumed run first tries those again that an earlier one set aside, and
+    reads `items` twice. With `handle_signals`, SIGINT and SIGTERM end the run after the current window. `progress` is a
+    function called with the number of items done since its last call, or True for a bar on stderr, where `total` is the
+    number of items. `options` are those of the command line, saved in OUTPUT.run.json.
     """
     check_run(threads=threads, resume=resume, force=force, on_error=on_error)
-    if retry_errors and not resume:
-        raise UserError(f"{Parameter('retry_errors', True)}: only valid with {RESUME}")
+    retry, skip = on_error == "retry", on_error != "stop"
+    if retry and not resume:
+        raise SettingError("on_error", "retry", f"only valid with {RESUME}")
     if not (resume or force):
         OutputFiles(output).refuse_existing()
         if isinstance(job, SavingJob) and job.save_utilities is not None:
@@ -156,8 +155,8 @@ def run_job(
         stop = stack.enter_context(Stop(interrupt)) if handle_signals else None
         settings = job.describe()
         tables = worker.utility_folder if isinstance(worker, SavingWorker) else None
-        skip, retried = on_error == "skip", 0
-        if retry_errors:
+        retried = 0
+        if retry:
             with Output(output, resume=True, text=job.text, settings=settings, tables=tables) as before:
                 before.interrupted = True  # it is only read
                 retried = _retry(worker, items, before, skip=skip, stop=stop)
@@ -168,15 +167,15 @@ def run_job(
         if isinstance(progress, bool):
             progress = progress and not (output == "-" and sys.stdout.isatty())  # not both on one terminal
             progress = stack.enter_context(progress_bar(settings.get("command", "running"), total, shown=progress))
-        summary = run_worker(worker, items, out, skip=skip, stop=stop, minutes=minutes, advance=progress)
+        summary = run_worker(worker, items, out, skip=skip, stop=stop, advance=progress)
         summary.kept -= retried
         return summary
 
 
 def check_run(*, threads: int, resume: bool, force: bool, on_error: str) -> None:
     """Refuse options of a run, on one machine or on a cluster, that make no sense."""
-    if on_error not in ("stop", "skip"):
-        raise UserError(f'on_error {on_error!r}: unknown; choose "stop" or "skip"')
+    if on_error not in get_args(ErrorPolicy):
+        raise SettingError("on_error", on_error, f"unknown{nearest(on_error, get_args(ErrorPolicy))}")
     check_whole("threads", threads, least=0, most=MOST_THREADS)
     if resume and force:
         raise UserError(f"{RESUME} and {FORCE}: give one of them")
@@ -189,7 +188,6 @@ def run_worker(
     *,
     skip: bool = False,
     stop: Stop | None = None,
-    minutes: float | None = None,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Summary:
     """Give `items` to a worker and write its lines, after those that `output` already has."""
@@ -199,12 +197,11 @@ def run_worker(
     output.start()
     summary.kept = output.written.kept
     advance(summary.kept)
-    end = None if minutes is None else time.monotonic() + 60 * minutes
     pending: deque[Item] = deque()  # read, and still without an outcome
     if stop is not None:
         stop.under_way = lambda: len(pending)
     try:
-        for line, bad in worker(_remember(_until(rest, stop, end), pending), skip=skip):
+        for line, bad in worker(_remember(_until(rest, stop), pending), skip=skip):
             item = pending.popleft()
             output.add(line, bad)
             if bad is None and isinstance(item, Record):
@@ -224,26 +221,74 @@ def run_worker(
 
 
 def _retry(worker: Worker, items: Iterable[Item], output: Output, *, skip: bool, stop: Stop | None) -> int:
-    from mbrace.jobs.retry import retry_set_aside
-
     try:
-        return retry_set_aside(worker, items, output, lambda some: _until(some, stop, None), skip=skip)
+        return retry_set_aside(worker, items, output, lambda some: _until(some, stop), skip=skip)
     except ServiceError:
         if stop is None or stop.signal is None:
             raise
         return 0
 
 
-def _until(items: Iterator[Item], stop: Stop | None, end: float | None) -> Iterator[Item]:
-    """The items until a signal arrives or time is up."""
-    while end is None or time.monotonic() <= end:
-        item = next(items, None) if stop is None else stop.read(items)
-        if item is None:
-            return
-        yield item
+def _until(items: Iterator[Item], stop: Stop | None) -> Iterator[Item]:
+    """The items until a signal arrives."""
+    return items if stop is None else iter(lambda: stop.read(items), None)
 
 
 def _remember(items: Iterable[Item], pending: deque[Item]) -> Iterator[Item]:
     for item in items:
         pending.append(item)
         yield item
+
+
+def answer_items(
+    items: Iterable[Item],
+    answer: Callable[[Iterable[Record], OnError], Iterable[Decoded]],
+    line: Callable[[Record, Decoded], bytes],
+    *,
+    skip: bool,
+    text: bool,
+) -> Iterator[Outcome]:
+    """One outcome per item: `answer` decodes the records, `line` turns an answer into a line.
+
+    A bad item is an error, or set aside with `skip`; with `text` it then leaves an empty line.
+    """
+    line_of_bad = b"\n" if text else None  # text has one line per source
+    pending: deque[tuple[int, Item]] = deque()  # positions and items that were read and have no outcome yet
+    failed: dict[int, Bad] = {}  # by position
+    numbers: dict[int, deque[int]] = {}  # positions of the records that have no outcome yet, by identity
+
+    def read() -> Iterator[Record]:
+        for number, item in enumerate(items):
+            if isinstance(item, Bad):
+                if not skip:
+                    raise item.error()
+                failed[number] = item
+            pending.append((number, item))
+            if isinstance(item, Record):
+                numbers.setdefault(id(item), deque()).append(number)
+                yield item
+
+    def take_number(record: Record) -> int:
+        """The position of a record, which is forgotten."""
+        waiting = numbers[id(record)]
+        number = waiting.popleft()
+        if not waiting:
+            del numbers[id(record)]
+        return number
+
+    def on_error(record: Record, error: Exception) -> None:
+        bad = failed[take_number(record)] = bad_from(record, error)
+        if not skip or isinstance(error, ImportError):  # a missing package is not the record's fault
+            raise bad.error() if record.location is not None else error
+
+    def outcomes_of_failed() -> Iterator[Outcome]:
+        while pending and pending[0][0] in failed:
+            yield line_of_bad, failed.pop(pending.popleft()[0])
+
+    for found in answer(read(), on_error):
+        yield from outcomes_of_failed()
+        _, record = pending.popleft()
+        assert isinstance(record, Record)
+        take_number(record)
+        yield line(record, found), None
+    yield from outcomes_of_failed()

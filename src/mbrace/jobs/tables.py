@@ -16,6 +16,7 @@ from mbrace.io.output import answer_line
 from mbrace.io.reading import parse_json, valid_unicode
 from mbrace.records import HYPOTHESES_ALIASES, Location, Record, record_from
 from mbrace.result import Decoded
+from mbrace.settings import Race
 
 ROWS_AT_A_TIME = 64
 FIELDS = (
@@ -47,7 +48,7 @@ def decode_table(table: Any, *, prefix: str = "mbr_", **options: Any) -> Any:
     that was passed to `on_error` has nothing in the new columns.
     """
     arrow = arrow_table(table)
-    nbest = options.get("nbest", 1)
+    nbest = _nbest(options)
     _refuse_collisions(arrow.column_names, prefix)
     given = options.pop("on_error", None)
     left_out: set[int] = set()
@@ -95,8 +96,13 @@ class TableDecoder:
             fields = {name: _plain(batch[name][row]) for name in names}
             records.append(_record(fields, row if indices is None else int(indices[row])))
         answers = decode_corpus(records, **self._options)
-        rows = [_answer_fields(answer, self._options.get("nbest", 1), self._prefix) for answer in answers]
+        rows = [_answer_fields(answer, _nbest(self._options), self._prefix) for answer in answers]
         return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+
+
+def _nbest(options: Mapping[str, Any]) -> int:
+    race: Race | None = options.get("race")
+    return options.get("nbest", 1) if race is None else race.nbest
 
 
 def arrow_table(table: Any) -> Any:

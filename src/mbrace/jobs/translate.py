@@ -2,92 +2,73 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from mbrace.io.candidates import Item, checked_input
-from mbrace.jobs.decode import DecodeJob, DecodeWorker
-from mbrace.jobs.model_settings import AnyModel, describe_model, load_model
+from mbrace.errors import RecordError, SettingError, UserError, require
+from mbrace.io.candidates import Bad, Item, checked_input
+from mbrace.io.reading import (
+    byte_lines,
+    count_lines,
+    decode_line,
+    parse_json,
+    read_lines,
+    shown_path,
+    without_blank_end,
+)
+from mbrace.jobs.decode import AnyUtility, DecodeJob, DecodeWorker
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
-from mbrace.jobs.settings import RaceSettings
-from mbrace.jobs.sources import source_item, source_items
-from mbrace.methods import Method
-from mbrace.models.hypotheses import HypothesisMaker, LiveSampler, SamplingSettings, live_candidates
-from mbrace.prune import Confidence, PruningFunction, stops_by_regret
-from mbrace.sampler import Schedule
-from mbrace.utility import PairFunction, Utility
+from mbrace.models.hypotheses import HypothesisMaker, LiveSampler, live_candidates
+from mbrace.records import Location, Record, record_from
+from mbrace.setting_fields import settings_from, split, stable_name
+from mbrace.settings import ModelSettings, Race, Sampling, TranslateOptions
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from mbrace.io.folders import UtilityFolder
     from mbrace.models.hypotheses import CandidateModel
     from mbrace.servers.server import Server
+
+AnyModel: TypeAlias = "ModelSettings | CandidateModel | Server | str"
 
 
 def translate_file(
     sources: str | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
-    model: CandidateModel | Server | str = "bundled",
-    beam: int = 256,
-    length_penalty: float = 1.0,
-    epsilon: float | None = 0.02,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    sampling: str = "independent",
-    utility: Utility | PairFunction | str = "chrf++",
-    prune: PruningFunction | None = Confidence(),  # noqa: B008  (frozen)
-    schedule: Schedule = None,
-    seed: int = 0,
-    nbest: int = 1,
-    select: str = "best",
-    diversity: float | None = None,
-    window: int = 64,
-    exclude_self: bool = False,
-    forecast: float = 0.0,
-    method: Method | str | None = None,
-    save_utilities: str | os.PathLike[str] | None = None,
+    model: AnyModel = "bundled",
+    utility: AnyUtility = "chrf++",
     text: bool = True,
+    save_utilities: str | os.PathLike[str] | None = None,
     threads: int = 0,
     resume: bool = False,
     force: bool = False,
-    retry_errors: bool = False,
     on_error: ErrorPolicy = "stop",
     progress: Progress = False,
+    race: Race | None = None,
+    candidates: Sampling | None = None,
+    **settings: Unpack[TranslateOptions],
 ) -> Summary:
     """Translate the lines of a file into `output`, as `mbrace translate` does, with any model, utility and pruning.
 
     `model` is a `Seq2Seq`, a `CausalLM`, a `Server`, any object with their `beam` and `sampler`, or the name or
-    folder of a translation model. `beam` hypotheses per source race against pseudo-references that are drawn by
-    epsilon sampling, or by `top_k`, `top_p`, `min_p` and `sampling` as for `Seq2Seq.sample`. A `Server` samples as it
-    was made to: none of these is sent to it. With `text=False` each line of `output` is the JSON
-    object that `decode_file` writes. The other options are those of `decode_file`.
+    folder of a translation model. `candidates`, or the fields of `Sampling` as keywords, say how many hypotheses race
+    and how pseudo-references are drawn; a `Server` samples as it was made to. With `text=False` each line of `output`
+    is the JSON object that `decode_file` writes. The rest is as for `decode_file`.
     """
-    job = TranslateJob(
-        model,
-        SamplingSettings(beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p),
-        DecodeJob(
-            utility,
-            RaceSettings(prune, schedule, seed, nbest, window, exclude_self, select, diversity, method, forecast),
-            text=text,
-            save_utilities=None if save_utilities is None else os.fspath(save_utilities),
-        ),
-    )
+    of_race, of_sampling = split(settings, Race, Sampling)
+    folder = None if save_utilities is None else os.fspath(save_utilities)
+    races = DecodeJob(utility, settings_from(Race, race, of_race), text, folder)
+    job = TranslateJob(model, settings_from(Sampling, candidates, of_sampling), races)
     path, out = os.fspath(sources), os.fspath(output)
-    return run_job(
-        job,
-        checked_input(lambda: source_items(path, make_item=job.item), [path], output=out),
-        out,
-        threads=threads,
-        resume=resume,
-        force=force,
-        retry_errors=retry_errors,
-        on_error=on_error,
-        progress=progress,
-    )
+    items = checked_input(lambda: source_items(path, make_item=job.item), [path], output=out)
+    run = {"threads": threads, "resume": resume, "force": force, "on_error": on_error, "progress": progress}
+    return run_job(job, items, out, **run)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -95,9 +76,17 @@ class TranslateJob:
     """Races over candidates that a model makes as they are needed."""
 
     model: AnyModel
-    candidates: SamplingSettings
+    candidates: Sampling
     races: DecodeJob
     reads_records: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Refuse settings that make no sense for a live model, before anything is loaded."""
+        if self.candidates.beam < 1:
+            raise SettingError("beam", self.candidates.beam, "must be 1 or more")
+        if self.races.race.schedule == "all":
+            raise SettingError("schedule", "all", "a live model has no last pseudo-reference; give the sizes")
+        check_sampling(self.model, self.candidates)
 
     @property
     def text(self) -> bool:
@@ -111,31 +100,23 @@ class TranslateJob:
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
-        made = {**describe_model(self.model), **self.candidates.describe()}
-        lines = {"text": self.text, "save_utilities": self.save_utilities}
-        return {"command": "translate", **self.races.describe_races(), **made, **lines}
+        races = self.races.describe()
+        del races["no_shuffle"]  # no list is shuffled
+        described = describe_model(self.model, self.candidates)
+        return {**races, "command": "translate", **described, **self.candidates.describe()}
 
     def start(self, threads: int) -> TranslateWorker:
         """Load the utilities and the model."""
         from mbrace.servers.server import Server
 
-        races = self.races.start(threads)
-        race = self.races.race
+        races, race = self.races.start(threads), self.races.race
         model = load_model(self.model, threads, self.candidates, seed=race.seed)
         sampler: LiveSampler
         if isinstance(model, Server):
             sampler, ask, beam = model, model.hypotheses, self.candidates.beam
             hypotheses = HypothesisMaker(lambda texts, ids: list(ask(texts, beam, ids=ids)), window=race.window)
         else:
-            hypotheses, sampler = live_candidates(
-                model,
-                self.candidates,
-                races.utility,
-                race.schedule,
-                seed=race.seed,
-                window=race.window,
-                short_races=stops_by_regret(race.pruning_function()),
-            )
+            hypotheses, sampler = live_candidates(model, self.candidates, races.utility, race)
         races.sampler = sampler
         return TranslateWorker(hypotheses, sampler, races)
 
@@ -178,3 +159,153 @@ class TranslateWorker:
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
         """One outcome per item."""
         return self.races(self.hypotheses.items(items), skip=skip)
+
+
+def check_sampling(model: AnyModel, candidates: Sampling) -> None:
+    """Refuse settings of sampling that a server does not get, and before it is loaded those that a model refuses."""
+    if isinstance(model, ModelSettings) and model.server is not None:
+        if candidates.sampling != "independent":
+            raise SettingError("sampling", candidates.sampling, "only valid with a model here; not sent to a server")
+        if candidates.length_penalty != 1.0 and not model.beam_search:
+            raise SettingError("length_penalty", candidates.length_penalty, "only valid with beam search")
+    elif isinstance(model, ModelSettings | str):
+        require("torch", extra="models")
+        from mbrace.models.next_ids import Truncation
+
+        tops = candidates.top_k, candidates.top_p, candidates.min_p
+        Truncation(candidates.threshold, candidates.temperature, *tops)
+
+
+def describe_model(model: AnyModel, candidates: Sampling) -> dict[str, Any]:
+    """What outputs depend on: of a ready model its name, of a server's URL nothing that is secret.
+
+    The keys are those of older versions, which called a server's model `server_model`.
+    """
+    if not isinstance(model, ModelSettings):
+        model = ModelSettings(model=model if isinstance(model, str) else stable_name(model))
+    found = model.describe()
+    kind = "causal" if model.prompt is not None and model.server is None else "seq2seq"
+    found |= {"kind": kind, "server_model": None, "server_epsilon": None, "server_kind": model.kind}
+    if model.server is not None:
+        from mbrace.servers.http import hide_credentials
+
+        found |= {"model": "bundled", "server_model": model.model, "server": hide_credentials(model.server)}
+        found["server_epsilon"] = candidates.epsilon or None
+    found["server_beam_search"] = found.pop("beam_search")
+    for name in ("samples_per_request", "max_tokens", "server_beam_search"):
+        if name.removeprefix("server_") not in model.chosen():
+            found[name] = None  # where older descriptions have nothing
+    return found
+
+
+def load_model(
+    model: AnyModel, threads: int, candidates: Sampling, *, seed: int, logprobs: bool = False
+) -> CandidateModel | Server:
+    """A ready model, or one by its name or settings, to be run with `threads` threads on a CPU (0: all cores), or the
+    server, told how to sample."""
+    if isinstance(model, str):
+        model = ModelSettings(model=model)
+    if not isinstance(model, ModelSettings):
+        return model
+    if model.server is not None:
+        from mbrace.servers.server import Server
+
+        return Server(
+            model.server,
+            model.model,
+            prompt=model.prompt or "",
+            chat=model.kind == "chat",
+            system=model.system_prompt,
+            stop=model.stop,
+            temperature=candidates.temperature,
+            top_k=candidates.top_k,
+            top_p=candidates.top_p,
+            min_p=candidates.min_p,
+            epsilon=candidates.epsilon or None,
+            beam_search=model.beam_search,
+            length_penalty=candidates.length_penalty,
+            max_tokens=model.max_tokens,
+            logprobs=logprobs,
+            seed=seed,
+            per_request=model.samples_per_request,
+            concurrency=model.concurrency,
+            retries=model.retries,
+            timeout=model.timeout,
+        )
+    require("torch", extra="models")
+    if threads:
+        from mbrace.neural.device import limit_threads
+
+        limit_threads(threads)
+    where: dict[str, Any] = {"device": model.device, "dtype": model.dtype}
+    if model.prompt is not None:
+        from mbrace.models.causal import CausalLM
+
+        return CausalLM(model.model, prompt=model.prompt, stop=model.stop, **where)
+    from mbrace.models.seq2seq import Seq2Seq
+
+    where |= {"source_language": model.source_language, "target_language": model.target_language}
+    return Seq2Seq(model.model, prefix=model.source_prefix, **where)
+
+
+def read_sources(path: str) -> Iterator[tuple[str, str | None]]:
+    """The sources of a file, each with its reference if there is one."""
+    for item in source_items(path, make_item=source_item):
+        if isinstance(item, Bad):
+            raise item.error()
+        yield item.source or "", item.reference
+
+
+def source_items(
+    path: str, references: str | None = None, *, make_item: Callable[[bytes, str, int, str], Item]
+) -> Iterator[Item]:
+    """Sources as records without candidates, as they are read; `make_item`, a job's method, makes an item of a line."""
+    if references is not None and path != "-":
+        ours, theirs = (sum(1 for _ in without_blank_end(byte_lines(name))) for name in (path, references))
+        if ours > count_lines(references) or theirs > count_lines(path):
+            raise UserError(f"{references}: has {theirs} lines but {path} has {ours}; they must match")
+    lines = None if references is None else read_lines(references)
+    with contextlib.closing(byte_lines(path)) as rows:
+        for number, row in enumerate(rows, 1):
+            item = make_item(row, shown_path(path), number, "")
+            if lines is not None:
+                reference = next(lines, None if row.strip() else "")
+                if reference is None:
+                    raise UserError(f"{references}: ends before line {number}, which {shown_path(path)} has")
+                item = item if isinstance(item, Bad) else replace(item, reference=reference)
+            yield item
+
+
+def source_item(row: bytes, file: str, number: int, prefix: str = "", *, columns: bool = True) -> Item:
+    """The source on a line; with `columns`, a .tsv has sources in its first column and references in its second.
+
+    Its id is the line number, from 1 as for every other input, after `prefix` if there is one.
+    """
+    location = Location(file, number)
+    jsonl = {".jsonl", ".ndjson"} & set(Path(file).suffixes)
+    try:
+        line = decode_line(row, location).removesuffix("\n").removesuffix("\r")
+    except RecordError as error:
+        return Bad(location, None, error.reason)
+    if jsonl:
+        return _json_source(row, location, f"{prefix}{number}" if prefix else number)
+    source, reference = line, ""
+    if columns and ".tsv" in Path(file).suffixes:
+        source, reference = [*line.split("\t"), ""][:2]
+    identity = f"{prefix}{number}" if prefix else number
+    return Record((), id=identity, source=source, reference=reference or None, location=location)
+
+
+def _json_source(row: bytes, location: Location, identity: str | int) -> Item:
+    """The source of a line of JSON, with its id and reference where it has them."""
+    try:
+        fields = parse_json(row, location)
+        if not isinstance(fields, dict) or not isinstance(fields.get("source"), str):
+            raise RecordError(
+                location, "no `source` in this line of JSON; give one, or plain text in a file of that name"
+            )
+        return replace(
+            record_from(fields | {"hypotheses": [""]}, location=location, default_id=identity), hypotheses=()
+        )
+    except RecordError as error:
+        return Bad(location, None, error.reason)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import UserError
+from mbrace.errors import Parameter, SettingError, UserError
 from mbrace.records import Record
 from mbrace.result import Decoded, Phases, Step
 from mbrace.sampler import Draws, Listed, Sampler, Schedule, Want, checked_draws, is_all, is_function, largest
@@ -176,10 +176,11 @@ def describe(method: Method | None) -> str | None:
     return " ".join([name, *parameters])
 
 
-def check_saving(method: Method | None) -> None:
+def check_saving(method: Method | None, *, parameter: str = "save_utilities") -> None:
     """Refuse a method that does not score every pair where utilities are to be saved."""
     if method is not None and not method.scores_all:
-        raise UserError(f"utilities: cannot be saved with method {name_of(method)}, which does not score every pair")
+        only = f"only valid without {Parameter('method', name_of(method))}, which does not score every pair"
+        raise SettingError(parameter, ..., only)
 
 
 def refused(method: object, utility: Utility, why: str) -> UserError:

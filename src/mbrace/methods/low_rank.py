@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import UserError, check_number, check_whole
+from mbrace.errors import SettingError, check_number, check_whole
 from mbrace.methods import StandardMBR, StartedBy, refused, with_cost
 from mbrace.randomness import generator
 from mbrace.records import Record
@@ -38,7 +38,7 @@ class LowRank:
         check_whole("rank", self.rank, least=1, most=MOST_RANK)
         check_number("fraction", self.fraction, least=0, most=1)
         if self.fraction == 0:
-            raise UserError("fraction 0: must be above 0")
+            raise SettingError("fraction", 0, "must be above 0")
 
     def check(self, utility: Utility) -> None:
         """Refuse a utility whose scores depend on what else is asked for."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
-from mbrace.errors import RecordError, ServiceError, UserError
+from mbrace.errors import RecordError, ServiceError, SettingError, UserError
 from mbrace.io.candidates import Item, bad_from
+from mbrace.prune import stops_by_regret
 from mbrace.records import Location, Record
-from mbrace.sampler import Draws, Sampler, Schedule, check_schedule, doubling, is_all
+from mbrace.sampler import Draws, Sampler, check_schedule, doubling, is_all
+from mbrace.settings import Race, Sampling
 from mbrace.utility import Utility, implements
 from mbrace.windows import in_groups, run_group
 
@@ -79,70 +81,33 @@ class CandidateModel(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class SamplingSettings:
-    """How candidates are made: `beam` hypotheses per source, pseudo-references by epsilon sampling (0: the whole
-    distribution), top-k, top-p or min-p sampling at a temperature, independent of each other or spread evenly
-    (arithmetic)."""
-
-    beam: int = 256
-    length_penalty: float = 1.0  # beam scores are log p / length ** length_penalty
-    epsilon: float | None = 0.02
-    temperature: float = 1.0
-    sampling: str = "independent"
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-
-    def beam_options(self) -> dict[str, Any]:
-        """Those of a model's `beam`."""
-        return {"k": self.beam, "alpha": self.length_penalty}
-
-    def options(self) -> dict[str, Any]:
-        """Those of a model's `sample` and `sampler`; what was not asked for is left out: not all models know it."""
-        always = {"epsilon": self.epsilon or None, "temperature": self.temperature, "sampling": self.sampling}
-        asked = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p}
-        return always | {name: value for name, value in asked.items() if value is not None}
-
-    def describe(self) -> dict[str, Any]:
-        """What candidates depend on."""
-        return {**asdict(self), "sampling": None if self.sampling == "independent" else self.sampling}
-
-
 FIRST_DRAWS = 20  # every search takes a CPU some time whatever its rows, and few races are over sooner
 
 
 def live_candidates(
-    model: CandidateModel,
-    settings: SamplingSettings,
-    utility: Utility,
-    schedule: Schedule,
-    *,
-    seed: int,
-    window: int,
-    short_races: bool = False,
+    model: CandidateModel, settings: Sampling, utility: Utility, race: Race
 ) -> tuple[HypothesisMaker, LiveSampler]:
     """What translating with a model races over: hypotheses by beam search, and a sampler of pseudo-references.
 
     They are drawn step by step on a CPU, whose time goes with the rows, and all at once on a GPU, which takes as long
-    for 16 rows as for 256. With `short_races` (stopped by regret) a GPU draws them in blocks that end at 64 (or the
-    first size of the schedule), 128, ..., the first block during the beam search; a CPU draws at once what most of
-    these races need: the sizes up to FIRST_DRAWS.
+    for 16 rows as for 256. If regret ends races early, a GPU draws them in blocks that end at 64 (or the first size of
+    the schedule), 128, ..., the first block during the beam search; a CPU draws at once what most of these races need:
+    the sizes up to FIRST_DRAWS.
     """
-    if is_all(schedule):
-        raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
-    sizes = check_schedule(utility.schedule if schedule is None else schedule)
+    if is_all(race.schedule):
+        raise SettingError("schedule", "all", "a live source has no last pseudo-reference; give the sizes")
+    sizes = check_schedule(utility.schedule if race.schedule is None else race.schedule)
     last, on_gpu = sizes[-1], model.device.type == "cuda"
     ahead: tuple[int, ...] = (last,) if on_gpu else ()
-    if short_races:
+    if stops_by_regret(race.pruning_function()):
         most_need = max(size for size in sizes if size <= max(FIRST_DRAWS, sizes[0]))
         ahead = doubling(min(max(64, sizes[0]), last), last) if on_gpu else (most_need,)
-    sampler = model.sampler(seed=seed, ahead=ahead, **settings.options())
+    sampler = model.sampler(seed=race.seed, ahead=ahead, **settings.options())
     begin = cast(PrefetchingSampler, sampler).begin if on_gpu and implements(sampler, PrefetchingSampler) else None
-    return HypothesisMaker(beam_hypotheses(model, settings), window=window, begin=begin), sampler
+    return HypothesisMaker(beam_hypotheses(model, settings), window=race.window, begin=begin), sampler
 
 
-def beam_hypotheses(model: CandidateModel, settings: SamplingSettings) -> MakeHypotheses:
+def beam_hypotheses(model: CandidateModel, settings: Sampling) -> MakeHypotheses:
     """Hypotheses by beam search, which depends on no id."""
     return lambda sources, ids: [found.texts for found in model.beam(sources, **settings.beam_options())]
 

@@ -9,25 +9,29 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from mbrace.api import decode_corpus
-from mbrace.errors import UserError
+from mbrace.errors import SettingError, UserError
 from mbrace.metrics.chrf import ChrF
 from mbrace.models import gpu, search
 from mbrace.models.beam_search import BeamOutputs, Beams
-from mbrace.models.hypotheses import SamplingSettings, live_candidates
+from mbrace.models.hypotheses import live_candidates
 from mbrace.models.next_ids import Truncation
 from mbrace.models.sampling import EncodedSources, ModelSampler
 from mbrace.models.tokenizers import Codec, texts_of
 from mbrace.neural.device import choose_device, without_cudnn_attention
-from mbrace.prune import Confidence, PruningFunction, stops_by_regret
 from mbrace.result import Decoded
-from mbrace.sampler import Draws, Schedule, Want, check_schedule, ids_of, is_all, refuse_one_string
+from mbrace.sampler import Draws, Want, ids_of, refuse_one_string
+from mbrace.setting_fields import settings_from
+from mbrace.settings import Race, RaceOptions, Sampling
 from mbrace.utility import PairFunction, Utility, as_utility
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True)
@@ -147,47 +151,23 @@ class LiveModel:
         *,
         beam: int = 256,
         utility: Utility | PairFunction | None = None,
-        prune: PruningFunction | None = Confidence(),  # noqa: B008  (frozen)
-        schedule: Schedule = None,
-        epsilon: float | None = 0.02,
+        epsilon: float | None = None,
         sampling: str = "independent",
-        seed: int = 0,
-        nbest: int = 1,
-        window: int = 64,
-        exclude_self: bool = False,
-        forecast: float = 0.0,
+        race: Race | None = None,
+        **settings: Unpack[RaceOptions],
     ) -> Iterator[Decoded]:
         """Text in, MBR decisions out: `beam` hypotheses, pseudo-references by epsilon sampling, and a race per source.
 
-        `sampling` is as for `sample`; the other options are those of `decode`.
+        `sampling` is as for `sample`, `race` and its fields as keywords as for `decode`.
         """
         refuse_one_string(sources)
         chosen = as_utility(ChrF() if utility is None else utility)
         if beam < 1:
-            raise UserError(f"beam {beam}: must be 1 or more")
-        settings = SamplingSettings(beam, epsilon=epsilon, sampling=sampling)
-        sizes = schedule if schedule is None or is_all(schedule) else check_schedule(schedule)
-        hypotheses, sampler = live_candidates(
-            self,
-            settings,
-            chosen,
-            sizes,
-            seed=seed,
-            window=window,
-            short_races=stops_by_regret(prune),
-        )
-        return decode_corpus(
-            hypotheses.records(sources, name="sources"),
-            utility=chosen,
-            prune=prune,
-            schedule=sizes,
-            sampler=sampler,
-            seed=seed,
-            nbest=nbest,
-            window=window,
-            exclude_self=exclude_self,
-            forecast=forecast,
-        )
+            raise SettingError("beam", beam, "must be 1 or more")
+        candidates, races = Sampling(beam=beam, epsilon=epsilon, sampling=sampling), settings_from(Race, race, settings)
+        hypotheses, sampler = live_candidates(self, candidates, chosen, races)
+        records = hypotheses.records(sources, name="sources")
+        return decode_corpus(records, utility=chosen, sampler=sampler, race=races)
 
     # what a batch needs
 

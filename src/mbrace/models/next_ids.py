@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mbrace.errors import UserError
+from mbrace.errors import SettingError
 from mbrace.models import gpu
 from mbrace.randomness import digest
 
@@ -31,14 +31,14 @@ class Truncation:
 
     def __post_init__(self) -> None:
         if not 1e-6 <= self.temperature < math.inf:  # below it, logits / temperature overflow float32
-            raise UserError(f"temperature {self.temperature}: must be 1e-06 or more, and finite")
+            raise SettingError("temperature", self.temperature, "must be 1e-06 or more, and finite")
         for name, value in (("epsilon", self.epsilon), ("min_p", self.min_p)):
             if value is not None and not 0 <= value <= 1:
-                raise UserError(f"{name} {value}: must be from 0 to 1")
+                raise SettingError(name, value, "must be from 0 to 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise UserError(f"top_p {self.top_p}: must be more than 0, and at most 1")
+            raise SettingError("top_p", self.top_p, "must be more than 0, and at most 1")
         if self.top_k is not None and self.top_k < 0:
-            raise UserError(f"top_k {self.top_k}: must be 1 or more, or 0 for all")
+            raise SettingError("top_k", self.top_k, "must be 1 or more, or 0 for all")
 
     def __call__(self, logits: Tensor) -> Tensor:
         """Unnormalised weights of the ids that may be drawn; the most probable id always may.

@@ -128,11 +128,19 @@ def make_utility(
     if named.neural:
         prepare_torch(threads)
         arguments = {"model": model_of(name, model), **encoding, **_converted(name, options)}
-        return typing.cast("Utility", _class_of(named)(arguments.pop("model"), **arguments))
+        return _made(named, arguments.pop("model"), **arguments)
     arguments = {**named.fixed, **_converted(name, options)}
     if "threads" in _hints(_class_of(named)):
         arguments["threads"] = threads or None
-    return typing.cast("Utility", _class_of(named)(**arguments))
+    return _made(named, **arguments)
+
+
+def _made(named: NamedUtility, *model: Any, **arguments: Any) -> Utility:
+    try:
+        return typing.cast("Utility", _class_of(named)(*model, **arguments))
+    except SettingError as error:
+        group = "network" if error.parameter in ("device", "dtype", "batch_tokens") else "utility"
+        raise SettingError(error.parameter, error.value, error.reason, group=group) from None
 
 
 def check_utility(name: str, options: Mapping[str, str] | None = None, *, model: str | None = None) -> None:

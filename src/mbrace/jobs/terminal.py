@@ -1,4 +1,7 @@
-"""SIGINT and SIGTERM let the current window finish and be written; a second signal ends the run at once."""
+"""What a run shares with its terminal: a progress bar on stderr, and signals.
+
+SIGINT and SIGTERM let the current window finish and be written; a second signal ends the run at once.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,48 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from mbrace.wording import counted
 
 Value = TypeVar("Value")
 log = logging.getLogger("mbrace")
+
+
+class Advance(Protocol):
+    """Notes that more sentences are done and, where their number is unknown, which share of all the work."""
+
+    def __call__(self, count: int, share: float | None = None, /) -> None: ...
+
+
+@contextlib.contextmanager
+def progress_bar(description: str, total: int | None = None, *, shown: bool = True) -> Iterator[Advance]:
+    """Yields a function to call with the number of sentences done; it does nothing unless stderr is a terminal."""
+    if not (shown and sys.stderr is not None and sys.stderr.isatty()):
+        yield lambda count, share=None: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    text = TextColumn("{task.fields[done]:,} sentences, {task.fields[rate]:,.1f} per second")
+    columns = (TextColumn("{task.description}"), BarColumn(), text, TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=total, done=0, rate=0.0)
+        done, started = 0, time.monotonic()
+
+        def advance(count: int, share: float | None = None) -> None:
+            nonlocal done
+            done += count
+            rate = done / max(1e-9, time.monotonic() - started)
+            completed = done if share is None else min(share, 1.0)
+            bar.update(task, completed=completed, total=total if share is None else 1.0, done=done, rate=rate)
+
+        yield advance
 
 
 class _Interrupted(Exception):  # noqa: N818
