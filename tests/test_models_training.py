@@ -15,7 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import safetensors.numpy as safetensors
 import tiny_models
 import torch
 import transformers
@@ -208,6 +210,25 @@ def test_an_interrupted_run_is_taken_up_only_with_the_same_options_and_data(
     (tmp_path / "run.json").write_bytes(before["run.json"])
     assert train(pairs, valid, tmp_path, replace(options, threads=2))["steps"] == 6  # threads change no weight
     assert not {"state.pt", "run.json"} & {path.name for path in tmp_path.iterdir()}
+
+
+def test_training_begins_with_the_weights_of_another_model_in_16_bits(folder: Path, tmp_path: Path) -> None:
+    half = tmp_path / "half"
+    shutil.copytree(folder, half)
+    weights = safetensors.load_file(half / "model.safetensors")
+    halved = {name: value.astype(np.float16) for name, value in weights.items()}
+    safetensors.save_file(halved, half / "model.safetensors", metadata={"format": "pt"})
+    before = json.loads((folder / "training.json").read_text())
+    options = replace(OPTIONS, initial=str(half), steps=2, warmup=1, rate=1e-5, validate_every=1, chrf_sentences=0)
+    valid = sentences(20, 8)
+    found = train(sentences(60, 7), valid, tmp_path / "m", options)
+    again = train(sentences(60, 7), valid, tmp_path / "random", replace(options, initial=None))
+    assert found is not None
+    assert again is not None
+    first, trained = found["history"][0]["valid_loss"], min(before["best_loss"], before["averaged_loss"])
+    assert abs(first - trained) < 0.3 < again["history"][0]["valid_loss"] - first
+    with pytest.raises(mbrace.UserError, match="half: is of another size or vocabulary"):
+        train(sentences(60, 7), valid, tmp_path / "x", replace(options, size="small"))
 
 
 def test_early_stopping_ends_a_run_without_a_budget(tmp_path: Path) -> None:

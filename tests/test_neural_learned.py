@@ -20,7 +20,7 @@ from mbrace.cli import main
 from mbrace.neural.comet import SHIPPED, Learned
 from mbrace.training import metric as train_metric
 from mbrace.training.metric_data import Judgement, kendall, pearson, read_judgements, unseen
-from mbrace.training.metric_vectors import Vectors
+from mbrace.training.metric_head import Vectors
 
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 HEADER = "lp\tmt\tref\tz\n"

@@ -42,6 +42,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "--spm", metavar="FILE", help="use this SentencePiece model (</s> 0, <unk> 1, no <s>) instead of learning one"
     )
     model.add_argument("--dropout", type=float, metavar="P")
+    model.add_argument(
+        "--initial", metavar="DIR", help="begin with the weights and pieces of this model of the same --size"
+    )
     run = parser.add_argument_group("run")
     run.add_argument(
         "--minutes", type=float, metavar="M", help="time budget in minutes; the learning rate reaches zero at its end"

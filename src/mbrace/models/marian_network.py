@@ -136,6 +136,15 @@ class MarianNetwork(torch.nn.Module):
         self.tie()
         return self.eval().requires_grad_(False)
 
+    def load_like(self, other: MarianNetwork, name: str) -> None:
+        """Take the weights of another network, called `name` in messages."""
+        mine, theirs = self.state_dict(), other.state_dict()
+        odd = [key for key in {**mine, **theirs} if key not in mine or key not in theirs]
+        odd += [key for key in mine if key in theirs and mine[key].shape != theirs[key].shape]
+        if odd:
+            raise UserError(f"{name}: is of another size or vocabulary ({', '.join(odd[:3])}); give one of the same")
+        self.load_state_dict(theirs)
+
     def save(self, folder: Path) -> None:
         """Write the files that `AutoModelForSeq2SeqLM.from_pretrained` reads, and `read_network` as well."""
         about = {"architectures": ["MarianMTModel"], "is_encoder_decoder": True, "dtype": "float32"}

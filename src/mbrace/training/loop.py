@@ -18,12 +18,11 @@ import torch
 from mbrace.errors import FORCE, UserError
 from mbrace.io.atomic import replacing
 from mbrace.metrics.chrf import ChrF
-from mbrace.models.marian_network import forward
+from mbrace.models.marian_network import forward, read_network
 from mbrace.models.seq2seq import Seq2Seq
 from mbrace.models.tokenizers import Vocabulary
 from mbrace.training.batches import Corpus, prefetch
-from mbrace.training.sizes import SIZES, new_model
-from mbrace.training.training_options import TrainingOptions
+from mbrace.training.options import SIZES, TrainingOptions, new_model
 from mbrace.wording import counted
 
 SentencePairs = Sequence[tuple[str, str]]
@@ -49,7 +48,10 @@ class TrainingRun:
         self.out, self.options, self.device, self.started, self.say = out, options, device, started, say
         torch.manual_seed(options.seed)
         size = SIZES[options.size]
-        self.model = new_model(size, vocabulary, dropout=options.dropout).to(device)
+        self.model = new_model(size, vocabulary, dropout=options.dropout)
+        if options.initial is not None:  # the weights alone: the optimizer begins anew
+            self.model.load_like(read_network(Path(options.initial)), options.initial)
+        self.model = self.model.to(device)
         self.rate = size.rate if options.rate is None else options.rate
         self.parameters = trainable(self.model)
         # On a GPU all arithmetic is in bfloat16, on a working copy of the optimizer's float32 weights.

@@ -21,8 +21,7 @@ from mbrace.metrics.chrf import ChrF
 from mbrace.neural import pretrained
 from mbrace.neural.comet import QUALITY
 from mbrace.training.metric_data import Judgement, kendall, pearson
-from mbrace.training.metric_head import MetricHead, Recipe, checkpoint_files, rows_by_pair
-from mbrace.training.metric_vectors import Say, Vectors, comet_kind
+from mbrace.training.metric_head import MetricHead, Recipe, Say, Vectors, checkpoint_files, comet_kind, rows_by_pair
 
 __all__ = ["Recipe", "Trained", "train_metric"]
 

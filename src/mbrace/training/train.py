@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mbrace.errors import FORCE, SettingError, UserError, require
+from mbrace.errors import FORCE, SettingError, UserError
 from mbrace.io.atomic import make_folder, replace_file
 from mbrace.io.reading import json_line, parse_json
 from mbrace.io.resume import refuse_other_settings
@@ -24,8 +24,7 @@ from mbrace.models.tokenizers import Vocabulary
 from mbrace.neural.device import choose_device
 from mbrace.training.batches import Corpus
 from mbrace.training.loop import SentencePairs, TrainingRun, print_on_stderr
-from mbrace.training.sizes import SIZES
-from mbrace.training.training_options import TrainingOptions
+from mbrace.training.options import SIZES, TrainingOptions
 
 __all__ = ["TrainingOptions", "train"]
 
@@ -50,7 +49,7 @@ def train(
     `say` is called with each message.
     """
     started = time.monotonic()
-    require("transformers", extra="models")
+
     device = choose_device(options.device)
     finished, out = Path(folder), Path(folder)
     if (finished / "training.json").exists() and not (finished / "state.pt").exists():
@@ -125,6 +124,11 @@ def _refuse_other_run(out: Path, settings: dict[str, Any]) -> None:
 def _vocabulary(pairs: SentencePairs, before: Path | None, options: TrainingOptions, spm: bytes | None) -> Vocabulary:
     if spm is None and before is not None and before.exists():
         spm = before.read_bytes()  # of the run that is resumed
+    if spm is None and options.initial is not None:
+        first = Path(options.initial) / "source.spm"
+        if not first.is_file():
+            raise UserError(f"{options.initial}: has no source.spm; give a folder that mbrace train wrote")
+        spm = first.read_bytes()
     if spm is not None:
         try:
             return Vocabulary(spm)
