@@ -1,0 +1,51 @@
+"""How many of our files run for a record: what a newcomer has to read to follow one through."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_helpers import decode, lines
+from model_commands import save_model, translate, write_sources
+
+import mbrace
+
+PACKAGE = Path(mbrace.__file__).parent
+
+
+def executed(run: Callable[[], int]) -> set[str]:
+    """The files in which some function was called; importing a file does not count."""
+    seen: set[str] = set()
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_name != "<module>":
+            seen.add(frame.f_code.co_filename)
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        assert run() == 0
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]
+    return {str(Path(file).relative_to(PACKAGE)) for file in seen if file.startswith(f"{PACKAGE}/")}
+
+
+def test_a_record_of_decode_runs_at_most_45_files(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_bytes(lines([{"id": i, "samples": [f"a {i} {j}" for j in range(20)]} for i in range(3)]))
+    files = executed(lambda: decode(path, "-o", tmp_path / "o.jsonl"))
+    assert {"api.py", "race.py", "sentence.py"} <= files
+    assert len(files) <= 45, sorted(files)
+
+
+def test_a_line_of_translate_runs_at_most_70_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    folder, sources = save_model(tmp_path / "model"), write_sources(tmp_path, monkeypatch)
+    files = executed(lambda: translate(sources, folder, tmp_path / "o.jsonl"))
+    assert {"api.py", "race.py", "models/live.py"} <= files
+    assert len(files) <= 70, sorted(files)
