@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Weights that extras of mbrace ask for.
 WEIGHTS := --editable packages/mbrace-de-en --editable packages/mbrace-learned
-NATIVE := CMakeLists.txt $(wildcard native/*.cpp native/*.hpp native/*.inl)
+NATIVE := CMakeLists.txt native/CMakeLists.txt $(wildcard native/*.cpp native/*.hpp native/*.inl)
 
 # Material for MkDocs tells at every build that it has a successor.
 export NO_MKDOCS_2_WARNING := 1

@@ -93,14 +93,12 @@ struct PyTally : Tally {
 
     nb::object table(std::optional<Weights> weights) {
         fill_left_out(checked(weights));
-        return std::visit(
-            [&](const auto& known) {
-                using Number = std::remove_cvref_t<decltype(known[0])>;
-                auto copy = make_table<Number>(alive().size(), columns(), true);
-                std::copy_n(known.data(), copy.size(), copy.data());
-                return nb::cast(copy);
-            },
-            utilities());
+        return with_utilities([&](const auto& known) {
+            using Number = std::remove_cvref_t<decltype(known[0])>;
+            auto copy = make_table<Number>(alive().size(), columns(), true);
+            std::copy_n(known.data(), copy.size(), copy.data());
+            return nb::cast(copy);
+        });
     }
 };
 

@@ -127,11 +127,9 @@ std::vector<std::pair<std::size_t, double>> Tally::fill_left_out(Number* utiliti
 template <class Number>
 void Tally::widen() {
     if constexpr (std::is_same_v<Number, double>) {
-        if (const auto* floats = std::get_if<UnsetVector<float>>(&utilities_)) {
-            UnsetVector<double> doubles(floats->size());
-            std::copy(floats->begin(), floats->end(), doubles.begin());
-            utilities_ = std::move(doubles);
-        }
+        if (!wide_) doubles_.assign(floats_.begin(), floats_.end());
+        floats_ = {};
+        wide_ = true;
     }
 }
 

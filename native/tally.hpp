@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <numeric>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "distinct.hpp"
@@ -16,8 +15,6 @@ namespace mbrace {
 
 class Tally {
   public:
-    using Utilities = std::variant<UnsetVector<float>, UnsetVector<double>>;
-
     Tally() = default;
     explicit Tally(std::size_t hypotheses) : hypotheses_(hypotheses), alive_(hypotheses) {
         std::iota(alive_.begin(), alive_.end(), 0);
@@ -35,8 +32,7 @@ class Tally {
     const std::vector<std::int64_t>& alive() const { return alive_; }    // indexes of hypotheses
     const std::vector<std::int64_t>& counts() const { return counts_; }  // of each distinct pseudo-reference
     std::size_t draws() const { return draws_; }
-    std::size_t columns() const { return columns_; }           // distinct pseudo-references that were scored
-    const Utilities& utilities() const { return utilities_; }  // (alive, columns)
+    std::size_t columns() const { return columns_; }  // distinct pseudo-references that were scored
 
     // Adds one draw. Returns whether this pseudo-reference is drawn for the first time.
     bool draw(const Text& text);
@@ -77,6 +73,12 @@ class Tally {
     // hypotheses are the latest computed; those of pruned ones are from when they were pruned.
     double spread() const;
 
+    // Calls `function` with the utilities, (alive, columns).
+    template <class Function>
+    decltype(auto) with_utilities(const Function& function) {
+        return wide_ ? function(doubles_) : function(floats_);
+    }
+
   private:
     template <class Number>
     std::vector<double> decide(Number* utilities, const Resamples* resamples, const double* weights, std::size_t nbest,
@@ -88,10 +90,6 @@ class Tally {
     std::vector<std::pair<std::size_t, double>> fill_left_out(Number* utilities, const double* weights);
     template <class Number>
     void widen();
-    template <class Function>
-    decltype(auto) with_utilities(const Function& function) {
-        return std::visit(function, utilities_);
-    }
     void note_pruned(const std::vector<std::int64_t>& survivors);
 
     static constexpr std::uint32_t NO_COLUMN = ~std::uint32_t{0};
@@ -111,7 +109,9 @@ class Tally {
     std::vector<double> pruned_means_;
     std::vector<std::int64_t> alive_, counts_;
     std::size_t draws_ = 0, columns_ = 0;
-    Utilities utilities_;
+    bool wide_ = false;  // whether the utilities are doubles
+    UnsetVector<float> floats_;
+    UnsetVector<double> doubles_;
 };
 
 }  // namespace mbrace
