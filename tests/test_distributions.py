@@ -34,8 +34,8 @@ def test_weights_are_asked_for_in_the_version_that_is_built_here(name: str) -> N
     ("module", "use", "extra"),
     [
         ("mbrace_de_en", "Seq2Seq()", "models"),
-        ("mbrace_learned", "Learned()", "minilm"),
-        ("mbrace_learned", "Learned('multilingual')", "multilingual"),
+        ("mbrace_learned", "Learned()", "learned"),
+        ("mbrace_learned", "Learned('multilingual')", "learned"),
     ],
 )
 def test_missing_weights_are_named_with_the_extra_that_brings_them(

