@@ -11,7 +11,7 @@ namespace mbrace {
 
 // Releases the lock for its lifetime, as nb::gil_scoped_release does, and lets a daemon thread be when Python shuts down.
 //
-// A thread that asks for the lock after the shutdown has begun is ended by CPython with pthread_exit. C++ frames cannot be
+// A thread that asks for the lock after the shutdown has begun is ended by CPython there and then. C++ frames cannot be
 // unwound so: the process would abort. Here such a thread sleeps until the process ends. `end`, which Python calls
 // at exit, waits for those that are about to get the lock; who comes later sees that it has been called.
 class Unlocked {
