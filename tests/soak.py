@@ -3,11 +3,11 @@
     python tests/soak.py --minutes 10 [--cases 200] [--seed 0] [--ray 2] [--record bench/results/soak.tsv]
 
 A case is one command in a folder of its own: `decode`, `rerank` with a tiny model, `export`, and `generate`,
-`translate` and `answer` against a local server with faults, `decode --ray`, and `judge` with a rater. It is
-interrupted (SIGINT), asked to end (SIGTERM), killed, its disk is full (RLIMIT_FSIZE), or what it has written is cut;
-then the same command goes on with --resume, until it is left alone. At the end the output must have the bytes of the
-undisturbed run. A line per case is added to the table, also for one that fails; the exit status is 1 if anything was
-lost, doubled or changed.
+`translate` and `answer` against a local server with faults, `decode --ray`, `serve` with a client, and `judge` with a
+rater. It is interrupted (SIGINT), asked to end (SIGTERM), killed, its disk is full (RLIMIT_FSIZE), or what it has
+written is cut; then the same command goes on with --resume, until it is left alone. At the end the output must have the
+bytes of the undisturbed run. A line per case is added to the table, also for one that fails; the exit status is 1 if
+anything was lost, doubled or changed.
 """
 
 from __future__ import annotations
@@ -190,8 +190,8 @@ class Soak:
         """One case: disturbed some times, then left to finish."""
         chance = random.Random(f"{self.seed} {number}")
         outcome = Outcome(f"{self.seed}.{number}", kind, name)
-        if kind == "judge":
-            return self._judge(chance, outcome)
+        if kind in ("judge", "serve"):
+            return (self._judge if kind == "judge" else self._serve)(chance, outcome)
         wanted, duration = self.reference(kind, name)
         folder = Path(tempfile.mkdtemp(dir=self.folder))
         out, began = folder / name, time.monotonic()
@@ -269,6 +269,36 @@ class Soak:
         shutil.rmtree(folder)
         return outcome
 
+    def _serve(self, chance: random.Random, outcome: Outcome) -> Outcome:
+        """Clients ask while the endpoint is ended and started again; what is answered in full is always the same."""
+        began, self.server.faults, position = time.monotonic(), True, 0
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        asked = ["--server", self.server.url, "--server-model", "m", "-n", "4", "--port", str(port)]
+        command = [sys.executable, "-m", "mbrace", "serve", *asked]
+        found: dict[int, set[str]] = collections.defaultdict(set)
+        for how in [*chance.choices(["KILL", "TERM", "INT"], k=3), ""]:
+            outcome.runs += 1
+            endpoint = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            if how:
+                outcome.disturbances.append(how)
+                threading.Timer(chance.uniform(0.3, 1.5), endpoint.send_signal, [SIGNALS[how]]).start()
+            try:
+                while endpoint.poll() is None and (how or position < 2 * SOURCES):
+                    text = ask_endpoint(port, f"question {position % SOURCES}")
+                    if text is None:
+                        time.sleep(0.05)  # it is starting, or ending
+                    else:
+                        found[position % SOURCES].add(text)
+                        position += 1
+            finally:
+                endpoint.terminate()
+            outcome.changed += endpoint.wait(timeout=60) not in (0, 130, 143, -2, -9, -15)
+        outcome.lost = SOURCES - len(found)
+        outcome.changed += sum(len(texts) - 1 for texts in found.values())
+        outcome.seconds = time.monotonic() - began
+        return outcome
+
     @staticmethod
     def _rate(link: str, position: int, given: list[tuple[int, str]]) -> int:
         """Answer once; the next position if it was acknowledged, else the same, to be sent again as the page does."""
@@ -280,6 +310,21 @@ class Soak:
             return position
         given.append((position, "tie"))
         return position + 1
+
+
+def ask_endpoint(port: int, prompt: str) -> str | None:
+    """The answer of `mbrace serve`; None if there is none, as the endpoint has ended or says so."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": prompt}], "seed": 5})
+    try:
+        connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        data = response.read()
+        return str(json.loads(data)["choices"][0]["message"]["content"]) if response.status == 200 else None
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -295,13 +340,15 @@ def kinds(chance: random.Random, ray: int) -> Any:
         yield "decode --ray", "out"
     while True:
         kind = chance.choices(
-            ["decode", "generate", "translate", "answer", "export", "rerank", "judge"], [5, 2, 2, 2, 1, 1, 1]
+            ["decode", "generate", "translate", "answer", "export", "rerank", "serve", "judge"],
+            [5, 2, 2, 2, 1, 1, 1, 1],
         )[0]
         names = {
             "rerank": ["o.jsonl", "o.txt"],
             "decode": ["o.jsonl", "o.jsonl.gz", "o.jsonl.zst", "o.txt", "o.parquet"],
             "judge": ["ratings.db"],
             "answer": ["o.jsonl"],
+            "serve": ["-"],
         }
         yield kind, chance.choice(names.get(kind, ["o.jsonl", "o.jsonl.xz"]))
 
