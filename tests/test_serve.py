@@ -288,9 +288,8 @@ def test_races_that_ask_at_the_same_time_share_one_batch() -> None:
     threads = [threading.Thread(target=race, args=(number,)) for number in range(6)]
     for thread in threads:
         thread.start()
-    while not batches:
+    while not batches or shared._waiting.qsize() < 5:
         time.sleep(0.01)
-    time.sleep(0.3)
     begun.set()
     for thread in threads:
         thread.join(10)
