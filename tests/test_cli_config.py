@@ -70,8 +70,8 @@ def test_a_file_gives_the_options_that_would_be_typed(name: str, text: str, tmp_
         "part-1.jsonl part-2.jsonl -o out.jsonl --alpha 0.9 --schedule 8,16 --cover --utility bleu "
         "--utility-option tokenize=char --utility-option order=2 --window 3"
     )
-    expected = parsed(["decode", *typed.split(), "--config", str(path)])
-    assert parsed(with_config(["decode", "--config", str(path)])) == expected
+    trusted = ["--config", str(path), "--trust-config"]
+    assert parsed(with_config(["decode", *trusted])) == parsed(["decode", *typed.split(), *trusted])
 
 
 def test_the_command_line_wins(tmp_path: Path) -> None:
@@ -88,17 +88,71 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
 def test_options_that_are_required_may_come_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "train.json"
     path.write_text(json.dumps({"train": ["a.de", "a.en"], "valid": ["v.tsv"], "output": "model", "steps": 5}))
-    found = parsed(with_config(["train", "--config", str(path), "--seed", "3"]))
+    found = parsed(with_config(["train", "--config", str(path), "--trust-config", "--seed", "3"]))
     assert (found["train"], found["valid"], found["output"]) == (["a.de", "a.en"], ["v.tsv"], "model")
     path.write_text(json.dumps({"b": "b.jsonl", "a": "a.jsonl", "source": "s.txt", "output": "r.db", "items": 5}))
-    found = parsed(with_config(["judge", "--config", str(path)]))
+    found = parsed(with_config(["judge", "--config", str(path), "--trust-config"]))
     assert (found["a"], found["b"], found["items"]) == ("a.jsonl", "b.jsonl", 5)
     path.write_text(json.dumps({"report-only": ["one", "two"], "output": "out"}))
-    found = parsed(with_config(["experiment", "--config", str(path), "x.jsonl"]))
+    found = parsed(with_config(["experiment", "--config", str(path), "--trust-config", "x.jsonl"]))
     assert (found["report_only"], found["candidates"]) == (["one", "two"], ["x.jsonl"])
     path.write_text(json.dumps({"ray": True, "output": "out"}))
-    found = parsed(with_config(["decode", "--config", str(path), "x.jsonl"]))
+    found = parsed(with_config(["decode", "--config", str(path), "--trust-config", "x.jsonl"]))
     assert (found["ray"], found["candidates"]) == ("local", ["x.jsonl"])
+
+
+DANGEROUS: dict[str, tuple[str, dict[str, Any]]] = {
+    "output": ("decode", {"output": "old.jsonl"}),
+    "force": ("decode", {"force": True}),
+    "a function": ("decode", {"utility": "evil.py:run"}),
+    "a function in a mixture": ("decode", {"utility": "chrf++:0.5+evil.py:run:0.5"}),
+    "metric-model": ("decode", {"utility": "comet", "metric-model": "evil"}),
+    "save-utilities": ("decode", {"save-utilities": "folder"}),
+    "ray": ("decode", {"ray": "ray://host:1"}),
+    "a judge's server": ("decode", {"utility-option": {"url": "http://host"}}),
+    "a judge's file": ("decode", {"utility-option": ["answers=old.jsonl"]}),
+    "a model in a mixture": ("decode", {"utility-option": ["comet.model=evil"]}),
+    "a file to a judge": ("decode", {"utility-option": "prompt=@secret"}),
+    "server": ("translate", {"server": "http://host"}),
+    "model": ("translate", {"model": "evil"}),
+    "qe": ("rerank", {"qe": "evil"}),
+    "csv": ("judge-results", {"csv": "old.jsonl"}),
+    "cache": ("train-metric", {"cache": "evil.pt"}),
+    "an option among files": ("decode", {"candidates": ["--output=old.jsonl", "--force"]}),
+    "an option among names": ("train", {"origins": ["--force"]}),
+}
+
+
+@pytest.mark.parametrize("name", DANGEROUS)
+def test_a_file_of_somebody_else_writes_nothing_runs_nothing_and_sends_nothing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, options = DANGEROUS[name]
+    monkeypatch.chdir(tmp_path)
+    Path("old.jsonl").write_text("mine\n")
+    Path("evil.py").write_text("open('ran', 'w')\ndef run(hypothesis, reference): return 0.0\n")
+    Path("in.jsonl").write_text('{"hypotheses": ["a", "b"]}\n')
+    Path("options.json").write_text(json.dumps(options))
+    candidates = ["in.jsonl"] if command == "decode" and "candidates" not in options else []
+    assert main([command, *candidates, "--config", "options.json"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("mbrace: error: options.json: ")
+    assert "--trust-config" in error or "begins like an option" in error
+    assert {path.name for path in Path().iterdir()} == {"old.jsonl", "evil.py", "in.jsonl", "options.json"}
+    assert Path("old.jsonl").read_text() == "mine\n"
+
+
+def test_a_trusted_file_says_everything_and_no_file_trusts_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in.jsonl").write_text('{"hypotheses": ["a", "b"]}\n')
+    Path("options.json").write_text(json.dumps({"output": "out.jsonl"}))
+    assert main(["decode", "in.jsonl", "--config", "options.json", "--trust-config"]) == 0
+    assert Path("out.jsonl").exists()
+    Path("options.json").write_text(json.dumps({"trust-config": True, "output": "other.jsonl"}))
+    assert main(["decode", "in.jsonl", "--config", "options.json"]) == 2
+    assert "trust-config: no option of mbrace decode" in capsys.readouterr().err
 
 
 def test_what_a_run_was_told_is_kept_beside_its_output_and_repeats_it(tmp_path: Path, small_rows: list[Any]) -> None:

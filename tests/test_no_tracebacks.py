@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import resource
 import subprocess
+import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -152,3 +156,89 @@ def test_a_disk_that_fills_up_in_an_experiment_is_one_line(tmp_path: Path, candi
     assert done.returncode == 2
     assert b"File too large" in done.stderr
     assert b"Traceback" not in done.stderr
+
+
+ESCAPES = "\x1b[2J\x1b]0;title\x07\x9b31m\u202e"
+
+
+def shows_no_control(text: str) -> bool:
+    return not any(character in text for character in "\x1b\x07\x9b\u202e")
+
+
+def test_terminal_escapes_of_others_are_made_visible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = f"a{ESCAPES}.jsonl"
+    row = {"id": f"x{ESCAPES}", "hypotheses": ["a", f"b{ESCAPES}"], "source": ESCAPES}
+    Path(name).write_text(json.dumps(row) + "\n")
+    Path("h.txt").write_text("a\nb\n")
+    Path(f"r{ESCAPES}.txt").write_text("a\nc\n")
+    for command, status in (
+        (["decode", f"no{ESCAPES}"], 2),
+        (["decode", name, "--explain", "y"], 2),
+        (["decode", name, "--explain", row["id"]], 0),
+        (["decode", name, "-o", f"{ESCAPES}/out.jsonl"], 2),
+        (["decode", name, f"--{ESCAPES}"], 2),
+        (["compare", "h.txt", f"r{ESCAPES}.txt", "--reference", f"r{ESCAPES}.txt"], 0),
+        (["export", name], 2),
+    ):
+        assert main(command) == status, command
+        printed = capsys.readouterr()
+        assert shows_no_control(printed.out + printed.err), command
+        assert "x1b" in printed.out + printed.err or status == 0
+
+
+def test_messages_of_servers_and_warnings_are_made_visible_and_take_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from mbrace.cli.messages import log, plain_messages, print_error
+    from mbrace.errors import ServiceError, warn
+
+    print_error(ServiceError(f"http://host: status 500: {ESCAPES}\n  File fake.py"))
+    with plain_messages("info"):
+        log.warning("the server said %s", ESCAPES)
+        warn(f"record {ESCAPES}")
+        warnings.warn(ESCAPES, stacklevel=1)
+    told = capsys.readouterr().err
+    assert shows_no_control(told)
+    assert told.count("\\x1b") >= 4
+    assert told.splitlines()[0].endswith("\\n  File fake.py")
+
+
+def test_the_command_line_prints_through_one_function() -> None:
+    for path in (Path(mbrace.__file__).parent / "cli").glob("*.py"):
+        calls = re.findall(r"(?<![\w.])print\(.*", path.read_text(encoding="utf-8"))
+        allowed = {"messages.py": 3, "__init__.py": 1, "entry.py": 1, "train.py": 1}  # the last: progress on a terminal
+        assert len(calls) <= allowed.get(path.name, 0), (path, calls)
+
+
+def test_a_terminal_of_ascii_alone_shows_other_characters_as_escapes(tmp_path: Path) -> None:
+    row = {"id": 1, "source": "Käse", "hypotheses": ["Gruyère 奶酪", "b \ud800"], "pseudo_references": ["Gruyère"]}
+    (tmp_path / "in.jsonl").write_text(json.dumps(row) + "\n")
+    (tmp_path / "é.txt").write_text("é\n", encoding="utf-8")
+    ascii_alone = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C", "COLUMNS": "80"}
+    for words in (
+        ["decode", tmp_path / "in.jsonl", "--explain", "1"],
+        ["compare", tmp_path / "é.txt", tmp_path / "é.txt", "--reference", tmp_path / "é.txt"],
+        ["demo", "--sentences", "2", "--examples", "1", "--plain"],
+    ):
+        done = subprocess.run([*COMMAND, *map(str, words)], capture_output=True, env=ascii_alone)
+        assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr
+        assert done.stdout.isascii()
+
+
+@pytest.mark.parametrize("module", ["mbrace.cli.entry", "mbrace.cli.parser", "mbrace.cli.decode", "mbrace.jobs.decode"])
+def test_ctrl_c_while_modules_are_imported_is_one_line(module: str) -> None:
+    code = f"""
+import sys
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupts())
+from mbrace.cli import main
+sys.exit(main(["decode", "x.jsonl"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "mbrace: interrupted\n")

@@ -81,7 +81,7 @@ CONFIGURATION = (
 
 EVIL = [
     ("translate s.txt --model evil --beam 2", ("config", "tokenizer", "stray", "custom_generate")),
-    ("generate s.txt --model evil -o o.jsonl --beam 2 --kind causal --prompt {source}", ("config",)),
+    ("generate s.txt --model evil -o o.jsonl --beam 2 --prompt {source}", ("config",)),
     ("decode c.jsonl -o o.jsonl --utility embedding --metric-model evil --device cpu", ("config", "tokenizer")),
     ("decode c.jsonl -o o.jsonl --utility bertscore --metric-model evil --utility-option layer=1", ("config",)),
     ("decode c.jsonl -o o.jsonl --utility comet --metric-model comet --device cpu", ("config", "tokenizer")),

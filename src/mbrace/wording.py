@@ -19,3 +19,15 @@ def shown_name(path: str) -> str:
     """The name of a file with escapes such as \\xff for control characters and bytes that are not UTF-8."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+# Control characters (but line feed and tab), which could do anything to a terminal, and those that change the direction
+# of a text, so that it reads as another one.
+_CONTROLS = [*range(9), *range(11, 32), *range(127, 160)]
+_DIRECTIONS = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+_VISIBLE = {code: f"\\x{code:02x}" for code in _CONTROLS} | {code: f"\\u{code:04x}" for code in _DIRECTIONS}
+
+
+def visible(text: str) -> str:
+    """A text for a terminal: control characters are shown as escapes, such as \\x1b."""
+    return text.translate(_VISIBLE)

@@ -15,7 +15,13 @@ from mbrace.removed import REMOVED
 
 OPTIONS = "options"  # where OUT.run.json keeps them
 COMMA_SEPARATED = ("schedule", "hold_out")  # options of several values in one word
-LEFT_OUT = ("config", "help")  # options that a file cannot have
+LEFT_OUT = ("config", "trust_config", "help")  # options that a file cannot have
+# What writes a file, runs code, loads a model, or decides who gets a text or a key: only a trusted file says it.
+TRUSTED = (
+    *("output", "force", "save_utilities", "save_draws", "csv", "json", "cache", "save", "ray"),
+    *("server", "model", "metric_model", "qe", "encoder", "spm", "host", "public_host", "public_url", "allow_utility"),
+)
+TRUSTED_OPTIONS = ("url", "answers", "model", "prompt")  # of utilities: servers, files, models
 # Not saved in OUT.run.json: what must be given again, or is not needed, to repeat a run, and the notes in `given`.
 NOT_KEPT = (
     *LEFT_OUT,
@@ -24,10 +30,8 @@ NOT_KEPT = (
     "save_utilities",
     "resume",
     "force",
-    "retry_errors",
     "log_level",
     "quiet",
-    "given",
 )
 
 
@@ -48,11 +52,40 @@ def with_config(arguments: Sequence[str]) -> list[str]:
     words: dict[bool, list[str]] = {True: [], False: []}
     for action in sorted(values, key=lambda action: plain.index(action) if action in plain else len(plain)):
         if action.dest not in given:
+            if not given.get("trust_config"):
+                _refuse_untrusted(action, values[action], path)
             # an option that takes all words after it must come last
             is_open = bool(action.option_strings) and action.nargs in ("*", "+")
             words[is_open] += _words(action, values[action], path)
     _check_words([command, *words[False], *words[True]], path)
     return [arguments[0], *words[False], *arguments[1:], *words[True]]
+
+
+def _refuse_untrusted(action: argparse.Action, value: Any, path: str) -> None:
+    """Refuse what a file that somebody else wrote must not decide."""
+    refused = action.dest in TRUSTED and value not in (None, False)
+    shown = _names(action)[0]
+    if action.dest == "utility" and isinstance(value, str):
+        refused = _names_a_function(value)
+    elif action.dest == "utility_option" and value is not None:
+        options = value if isinstance(value, Mapping | list) else [value]
+        keys = [str(option).partition("=")[0].rpartition(".")[2] for option in options]
+        found = next((key for key in keys if key in TRUSTED_OPTIONS), None)
+        refused, shown = found is not None, f"{shown} {found}"
+    if refused:
+        raise UserError(
+            f"{path}: {shown}: is taken from the command line only, as it writes files, runs code or decides who gets "
+            "your texts; give it there, or --trust-config if you trust this file"
+        )
+
+
+def _names_a_function(utility: str) -> bool:
+    from mbrace.utilities.mixture import is_mixture, parse_mixture
+    from mbrace.utilities.named import NAMED
+
+    if is_mixture(utility):
+        return any(_names_a_function(part) for part, _ in parse_mixture(utility))
+    return utility not in NAMED and ":" in utility
 
 
 def given_options(arguments: Sequence[str], parser: Parser) -> dict[str, Any]:
@@ -165,9 +198,12 @@ def _words(action: argparse.Action, value: Any, path: str) -> list[str]:
         texts = [_text(entry, name, path) for entry in values]
     else:
         texts = [_text(values, name, path)]
-    if option is None:
-        return texts
-    return [option, *texts] if action.nargs in ("*", "+") else [f"{option}={text}" for text in texts]
+    if option is not None and action.nargs not in ("*", "+"):
+        return [f"{option}={text}" for text in texts]
+    for text in texts:
+        if text.startswith("-") and text != "-":  # it would be read as an option of its own
+            raise UserError(f"{path}: {name}: {text}: begins like an option; write ./{text}")
+    return texts if option is None else [option, *texts]
 
 
 def _text(value: Any, name: str, path: str) -> str:

@@ -8,6 +8,7 @@ import time
 from importlib import resources
 from typing import Any
 
+from mbrace.cli.messages import show
 from mbrace.errors import UserError
 
 BUNDLED = "newstest.jsonl.xz"
@@ -181,7 +182,7 @@ def _save(path: str) -> int:
     if Path(path).exists():
         raise UserError(f"--save {path}: exists; give another name")
     write_file(path, _bundled().read_bytes())
-    print(f"{path}: 48 sentences, each with 256 hypotheses and 256 pseudo-references")
+    show(f"{path}: 48 sentences, each with 256 hypotheses and 256 pseudo-references")
     return 0
 
 
@@ -192,7 +193,7 @@ def _translate() -> int:
     if reason is None:
         _show_translating(Console())
     else:
-        print(f"mbrace demo --translate: skipped ({reason})")
+        show(f"mbrace demo --translate: skipped ({reason})")
     return 0
 
 

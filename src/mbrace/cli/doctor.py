@@ -12,6 +12,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from mbrace.cli.messages import show
 from mbrace.cli.parser import make_parser, parsers_by_command
 from mbrace.cores import cores
 from mbrace.errors import require
@@ -38,7 +39,7 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Look and print."""
     found = examine()
-    print(json.dumps(found, indent=1) if args.json else as_text(found))
+    show(json.dumps(found, indent=1) if args.json else as_text(found))
     return 0
 
 
@@ -174,7 +175,7 @@ def run_completion(args: argparse.Namespace) -> int:
             kind = _kind(action)
             if kind is not None:
                 action.complete = shtab.FILE if kind == "file" else shtab.DIRECTORY  # type: ignore[attr-defined]
-    print(shtab.complete(parser, args.shell))
+    show(shtab.complete(parser, args.shell))
     return 0
 
 

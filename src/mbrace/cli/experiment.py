@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mbrace.cli.messages import shows_progress
+from mbrace.cli.messages import show, shows_progress
 from mbrace.cli.options import add_utility, utility_from
 from mbrace.cli.parser import seed
 from mbrace.cores import cores
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("no candidate files; give CANDIDATES.jsonl..., --report-only or --runtimes")
     if recommended:
         _print_recommended(recommended)
-    print(out / ("data" if args.no_report or not (out / "report.html").exists() else "report.html"))
+    show(out / ("data" if args.no_report or not (out / "report.html").exists() else "report.html"))
     return 0
 
 
@@ -147,7 +147,7 @@ def _run_runtimes(args: argparse.Namespace, out: Path) -> None:
     )
     runtimes.save(rows, out / "data")
     for row in rows:
-        print(f"{row['method']:<10} {row['phase']:<12} {row['seconds']:10.3f} s")
+        show(f"{row['method']:<10} {row['phase']:<12} {row['seconds']:10.3f} s")
     if has_report:
         experiment.write(out)
 
@@ -156,7 +156,7 @@ def _print_recommended(rows: list[dict[str, Any]]) -> None:
     """The default and the recommended race for each file: what they save and lose against standard MBR."""
     from mbrace.experiments.recommendation import LEAST, shown
 
-    print("Races against standard MBR (95% intervals over sentences; minus is worse)")
+    show("Races against standard MBR (95% intervals over sentences; minus is worse)")
     before = None
     for row in (row for row in rows if row["kind"] != "standard"):
         cells = {name: text.replace(" to ", "..") for name, text in shown(row).items()}
@@ -164,16 +164,16 @@ def _print_recommended(rows: list[dict[str, Any]]) -> None:
         if before != (row["file"], row["utility"]):
             before = row["file"], row["utility"]
             sentences = "1 sentence" if row["sentences"] == 1 else f"{row['sentences']:,} sentences"
-            print(f"\n{row['file']}, {row['utility']}, {sentences}")
+            show(f"\n{row['file']}, {row['utility']}, {sentences}")
             headings = "".join(f"{name:<24}" for found, name in names.items() if found in cells)
-            print(f"  {'':<12}{'fewer calls':<19}{headings}".rstrip())
+            show(f"  {'':<12}{'fewer calls':<19}{headings}".rstrip())
         numbers = "".join(f"{cells[found]:<24}" for found in names if found in cells)
-        print(f"  {row['kind']:<12}{cells['saves']:<19}{numbers}".rstrip())
+        show(f"  {row['kind']:<12}{cells['saves']:<19}{numbers}".rstrip())
         if row["kind"] == "recommended":
-            print(textwrap.fill(cells["command"], 78, initial_indent="  ", subsequent_indent="    "))
+            show(textwrap.fill(cells["command"], 78, initial_indent="  ", subsequent_indent="    "))
         elif row["sentences"] < LEAST:
-            print(f"  Nothing is recommended from so few sentences: give at least {LEAST}.")
-    print()
+            show(f"  Nothing is recommended from so few sentences: give at least {LEAST}.")
+    show()
 
 
 def _check_used(args: argparse.Namespace) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from mbrace.cli.messages import show
 from mbrace.errors import UserError
 from mbrace.prune import Bottom, Confidence, PruningFunction
 from mbrace.records import Record
@@ -46,7 +47,7 @@ def run_explain(job: DecodeJob, items: Iterable[Item], args: argparse.Namespace)
     worker.count(record, answer)
     standard, forecast = worker.summary.standard_calls, job.race.forecast > 0
     lines = explained(record, answer, recorder.steps, prune, standard=standard, forecast=forecast)
-    print("\n".join(lines))
+    show("\n".join(lines))
     return 0
 
 

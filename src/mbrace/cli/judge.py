@@ -7,6 +7,7 @@ import os
 import re
 from typing import Any
 
+from mbrace.cli.messages import show
 from mbrace.cli.parser import seed
 from mbrace.errors import UserError, require
 
@@ -163,7 +164,7 @@ def run_results(args: argparse.Namespace) -> int:
             raise UserError(f"--{key.replace('_', '-')}: is blank; give a name, or leave it out")
     study |= {key: " ".join(name.split()) for key, name in given.items() if name is not None}
     results = evaluate(ratings, study=study, level=args.level)
-    print(report(results))
+    show(report(results))
     for path, made in ((args.csv, to_csv(ratings).encode()), (args.json, to_json(results, ratings))):
         if path:
             write_file(path, made)

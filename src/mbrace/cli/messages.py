@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from mbrace.errors import MbraceWarning, SettingError, UserError, spelled
+from mbrace.wording import visible
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 # The flags of parameters that have other names
@@ -23,6 +24,11 @@ FLAGS = {
 NETWORK = {"model": "--metric-model"}  # flags of a utility's network that have other names
 log = logging.getLogger("mbrace")
 _flags: Collection[str] = ()  # of the command that runs; none: all are known
+
+
+def show(text: object = "") -> None:
+    """Print on stdout; whatever a foreign text holds, it does nothing to a terminal."""
+    print(visible(str(text)))
 
 
 def say(message: str) -> None:
@@ -41,7 +47,8 @@ def print_error(error: Exception, message: str | None = None) -> None:
         traceback.print_exception(error)
     if message is None:
         message = in_flags(error) if isinstance(error, UserError) else str(error)
-    print(f"mbrace: error: {message}", file=sys.stderr)
+    line = visible(message).replace("\n", "\\n")
+    print(f"mbrace: error: {line}", file=sys.stderr)
 
 
 def in_flags(error: UserError) -> str:
@@ -69,7 +76,7 @@ def flag(name: str, value: str = "", group: str = "", *, joined: str = "=") -> s
 
 class _LinesOnStderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
+        text = visible(record.getMessage())
         print(text if text.startswith("mbrace: ") else f"mbrace: {text}", file=sys.stderr)
 
 
@@ -91,7 +98,7 @@ def plain_messages(level: str, flags: Collection[str] = ()) -> Iterator[None]:
                 if isinstance(message, MbraceWarning):
                     log.warning("mbrace: warning: %s", spelled(message.args[0], flag))
                 elif log.isEnabledFor(logging.WARNING):
-                    others(message, category, filename, *rest)
+                    others(category(visible(str(message))), category, filename, *rest)
 
             warnings.showwarning = show  # type: ignore[assignment]
             yield

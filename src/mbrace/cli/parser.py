@@ -8,7 +8,7 @@ import importlib
 import itertools
 from typing import Any, NoReturn
 
-from mbrace.cli.messages import LEVELS
+from mbrace.cli.messages import LEVELS, show
 from mbrace.errors import LARGEST, UserError
 from mbrace.removed import REMOVED
 from mbrace.setting_fields import nearest
@@ -114,7 +114,7 @@ class _Cite(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         """Print the entries and exit."""
-        print(bibtex())
+        show(bibtex())
         parser.exit()
 
 
@@ -155,6 +155,11 @@ def _add_general(parser: argparse.ArgumentParser) -> None:
         "--config",
         metavar="FILE",
         help="options by name from a .yaml, .toml or .json file, such as OUT.run.json; the command line wins",
+    )
+    group.add_argument(
+        "--trust-config",
+        action="store_true",
+        help="let FILE also say what writes files, runs code, and which models and servers are used",
     )
     group.add_argument(
         "--log-level",

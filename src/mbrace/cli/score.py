@@ -9,6 +9,7 @@ from dataclasses import asdict
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
+from mbrace.cli.messages import show
 from mbrace.cli.options import add_utility, report_cost, report_truncated, utility_from
 from mbrace.cli.parser import seed
 from mbrace.errors import UserError, check_whole
@@ -61,11 +62,11 @@ def run(args: argparse.Namespace) -> int:
     report_truncated(truncated_texts(utility))
     report_cost(utility_cost(utility))
     if args.per_line:
-        print("\n".join(f"{score:.4f}" for score in found.scores))
+        show("\n".join(f"{score:.4f}" for score in found.scores))
     several = f", {len(references)} references" if len(references) > 1 else ""
-    print(f"sentence average  {found.scores.mean():.4f}  ({counted(len(hypotheses), 'line')}{several}, {utility.name})")
+    show(f"sentence average  {found.scores.mean():.4f}  ({counted(len(hypotheses), 'line')}{several}, {utility.name})")
     if found.corpus is not None:
-        print(f"corpus            {found.corpus:.4f}")
+        show(f"corpus            {found.corpus:.4f}")
     return 0
 
 
@@ -143,7 +144,7 @@ def run_compare(args: argparse.Namespace) -> int:
     about = {"sentences": len(systems[0]), "utility": utility.name, "systems": args.systems, **options}
     if args.json:
         rows = [{"a": args.systems[0], "b": args.systems[n], **row} for rows in found for n, row in enumerate(rows, 1)]
-        print(json.dumps({**about, "references": len(references), "tests": rows}, ensure_ascii=False, indent=1))
+        show(json.dumps({**about, "references": len(references), "tests": rows}, ensure_ascii=False, indent=1))
     else:
         _print(about, found)
     return 0
@@ -163,23 +164,23 @@ def _corrected(tests: Sequence[Comparison]) -> list[dict[str, Any]]:
 
 
 def _print(about: dict[str, Any], found: Sequence[Sequence[dict[str, Any]]]) -> None:
-    print(f"{counted(about['sentences'], 'sentence')}, {about['utility']}")
+    show(f"{counted(about['sentences'], 'sentence')}, {about['utility']}")
     several = len(about["systems"]) > 2
     for letter, path in zip(ascii_uppercase, about["systems"], strict=False):
-        print(f"  {letter} = {path}")
+        show(f"  {letter} = {path}")
     for rows in found:
-        print(f"\n{rows[0]['measure']}")
+        show(f"\n{rows[0]['measure']}")
         for letter, row in zip(ascii_uppercase[1:], rows, strict=False):
             holm = {name: f", Holm {row[f'{name}_holm']:.4f}" * several for name in ("p_bootstrap", "p_randomisation")}
             difference = f"{row['difference']:+.4f} ({row['low']:+.4f} to {row['high']:+.4f})"
-            print(f"  A {row['score_a']:.4f}   {letter} {row['score_b']:.4f}   A - {letter} {difference}")
-            print(
+            show(f"  A {row['score_a']:.4f}   {letter} {row['score_b']:.4f}   A - {letter} {difference}")
+            show(
                 f"  paired bootstrap: A higher in {row['wins']:.1%} of {about['resamples']} resamples, "
                 f"p = {row['p_bootstrap']:.4f}{holm['p_bootstrap']}"
             )
-            print(
+            show(
                 f"  paired approximate randomisation: p = {row['p_randomisation']:.4f}{holm['p_randomisation']} "
                 f"({counted(about['shuffles'], 'shuffle')})"
             )
             trusted = "; with so few, trust the randomisation" if row["few_differ"] else ""
-            print(f"  {row['differ']:,} of {counted(about['sentences'], 'sentence')} differ{trusted}")
+            show(f"  {row['differ']:,} of {counted(about['sentences'], 'sentence')} differ{trusted}")

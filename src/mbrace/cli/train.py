@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from mbrace.cli.messages import shows_progress
+from mbrace.cli.messages import show, shows_progress
 from mbrace.cli.parser import seed
 from mbrace.errors import UserError, check_whole, require
 
@@ -162,12 +162,10 @@ def run_metric(args: argparse.Namespace) -> int:
         device=args.device,
         say=_say,
     )
-    print(
-        f"trained on {found.judgements:,} judgements; validation Pearson {found.validation:.3f} (epoch {found.epoch})"
-    )
+    show(f"trained on {found.judgements:,} judgements; validation Pearson {found.validation:.3f} (epoch {found.epoch})")
     for pair, metrics in found.held_out.items():
         for name, (r, tau) in metrics.items():
-            print(f"held out {pair}  {name:8} Pearson {r:.3f}  Kendall {tau:.3f}")
+            show(f"held out {pair}  {name:8} Pearson {r:.3f}  Kendall {tau:.3f}")
     return 0
 
 

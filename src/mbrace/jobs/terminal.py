@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, Protocol, TypeVar
 
-from mbrace.wording import counted
+from mbrace.wording import counted, visible
 
 Value = TypeVar("Value")
 log = logging.getLogger("mbrace")
@@ -38,9 +38,9 @@ def progress_bar(description: str, total: int | None = None, *, shown: bool = Tr
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     text = TextColumn("{task.fields[done]:,} sentences, {task.fields[rate]:,.1f} per second")
-    columns = (TextColumn("{task.description}"), BarColumn(), text, TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), text, TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(description, total=total, done=0, rate=0.0)
+        task = bar.add_task(visible(description), total=total, done=0, rate=0.0)
         done, started = 0, time.monotonic()
 
         def advance(count: int, share: float | None = None) -> None:
