@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from readme_gains import (
     comet_gain,
     cross_gains,
     factor,
-    fast_scores,
     fast_sentences,
     learned_gain,
     paper_way_gain,
@@ -41,15 +39,14 @@ def written() -> dict[Path, str]:
     """The files, as they should be."""
     gains = [chrf_gain(), learned_gain(), comet_gain(), *cross_gains()]
     sections = {
+        "peers": peers_table(),
         "gains": gains_table(gains),
-        "scores": scores_table(),
         "translator": translator_table(),
         "kernel": kernel_table(),
         "decode": decode_table(),
         "comet": comet_table(),
         "models": models_table(),
         "fast": fast_sentences(),
-        "fast scores": fast_scores(),
         "fewer strings": fewer_strings_table(),
         "translating": translating_table(),
     }
@@ -61,6 +58,25 @@ def written() -> dict[Path, str]:
             page = pattern.sub(lambda _, name=name, text=text: f"<!-- {name} -->\n{text}\n<!-- end -->", page)
         pages[path] = page
     return {**pages, ROOT / "docs" / "pictures" / "gains.svg": bars(gains)}
+
+
+def peers_table() -> str:
+    """Standard MBR here, with mbrs and by the paper's procedure."""
+    jobs = {job["job"]: job for job in stored("peers")["jobs"]}
+    rows = (
+        ("chrF", "mbrs, with fastChrF, its fastest chrF", "mbrs mbr, fastChrF", "mbrace chrF"),
+        ("chrF++", "the paper's procedure, with sacreBLEU", "paper: sacreBLEU, standard", "mbrace chrF++"),
+    )
+    lines = [
+        "| standard MBR with | by | seconds | mbrace | times as fast | same answers |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for metric, what, name, our_name in rows:
+        job, ours = jobs[name], jobs[our_name]
+        theirs, here = (each["seconds"] / each["sentences"] for each in (job, ours))
+        same = f"{job['agreement']} of {job['sentences']}"
+        lines.append(f"| {metric} | {what} | {theirs:.3g} | {here:.5f} | **{theirs / here:,.0f}x** | {same} |")
+    return "\n".join(lines)
 
 
 def gains_table(gains: list[Gain]) -> str:
@@ -109,31 +125,6 @@ def translating_table() -> str:
         strings = f"{row['strings']:.0f}" if "strings" in row else ""
         shares = f"{row['seconds'] / standard:.2f}x | {row['seconds'] / ways['beam 10']['seconds']:.1f}x"
         lines.append(f"| {name} | {strings} | {row['seconds']:.2f} | {shares} |")
-    return "\n".join(lines)
-
-
-def scores_table() -> str:
-    """The paper's Table 1 in short, from results/."""
-    cells: dict[tuple[str, str, str], dict[str, str]] = {}
-    with (ROOT / "results" / "test_table.csv").open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            cells.setdefault((row["utility"], row["pair"], row["setting"]), {})[row["measure"]] = row["value"]
-            if row["measure"] == "utility_calls":
-                cells[row["utility"], row["pair"], row["setting"]]["paper"] = row["paper"]
-    lines = [
-        "| pair | decoded with, and scored by | standard | alpha 0.99 | alpha 0.9 "
-        "| fewer calls at 0.99 (paper) | at 0.9 (paper) |",
-        "|---|---|---:|---:|---:|---:|---:|",
-    ]
-    for utility, pair in dict.fromkeys((utility, pair) for utility, pair, _ in cells):
-        settings = [cells[utility, pair, setting] for setting in ("beta=0", "alpha=0.99", "alpha=0.9")]
-        digits = 2 if float(settings[0]["score"]) > 5 else 3
-        scores = [f"{float(cell['score']):.{digits}f}" for cell in settings]
-        full, paper = (float(settings[0][name]) for name in ("utility_calls", "paper"))
-        factors = [
-            f"{full / float(cell['utility_calls']):.1f}x ({paper / float(cell['paper']):.1f}x)" for cell in settings[1:]
-        ]
-        lines.append(f"| {pair} | {utility} | {' | '.join(scores)} | {' | '.join(factors)} |")
     return "\n".join(lines)
 
 

@@ -1,8 +1,7 @@
-"""How many times as fast, and how good, by the tables in bench/results, for README.md and docs."""
+"""How many times as fast, by the tables in bench/results, for README.md and docs."""
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from dataclasses import dataclass
@@ -108,21 +107,6 @@ def fast_sentences() -> str:
         f"the learned metric on two cores (regret alone: {on_cpu['regret']}).\nTranslating with a small metric took "
         f"{fast:.2f} of standard MBR's time with 64 draws (racing alone: {racing:.2f}; beam 10: {beam:.2f}): there, "
         "making strings is the cost."
-    )
-
-
-def fast_scores() -> str:
-    """What the fast preset costs in quality, in words; every score must be inside its margin for these to be true."""
-    with (ROOT / "results" / "test_table.csv").open(encoding="utf-8") as file:
-        fast = [row for row in csv.DictReader(file) if row["setting"] == "alpha=0.99, regret=0.04" and row["margin"]]
-    assert all(row["inside_margin"] == "True" for row in fast)
-    sentences = sorted({int(row["sentences"]) for row in fast})
-    own = [-float(row["difference"]) for row in fast if row["utility"] == "chrF++" and row["measure"] == "score"]
-    return (
-        f"`fast` costs {min(own):.2f} to {max(own):.2f} chrF++ against standard MBR, well inside the margin of 0.2 "
-        f"that was fixed before.\n[Equivalence tests](results/RESULTS.md) show the same for the learned metrics, on "
-        f"{sentences[0]:,} to {sentences[-1]:,} newstest sentences of three language pairs. So it is the default of "
-        "`mbrace translate`."
     )
 
 

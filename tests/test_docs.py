@@ -128,7 +128,7 @@ def test_pictures_of_the_race_are_of_the_recorded_one(monkeypatch: pytest.Monkey
 
 def test_the_readme_is_short_and_its_links_work_on_pypi() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert text.count("\n") < 120
+    assert text.count("\n") <= 90
     settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     repository = re.findall(r'^Repository = "(.+)"$', settings, re.MULTILINE)[0]
     substitutions = re.findall(r"^pattern = '(.+)'\nreplacement = '(.+)'$", settings, re.MULTILINE)
@@ -139,8 +139,8 @@ def test_the_readme_is_short_and_its_links_work_on_pypi() -> None:
     raw = repository.replace("github.com", "raw.githubusercontent.com") + "/main/"
     pictures = [target for target in targets if target.startswith(raw)]
     pages = [target for target in targets if target.startswith(f"{repository}/blob/main/")]
-    assert len(pictures) == 2
-    assert len(pages) > 20
+    assert pictures
+    assert len(pages) > 5
     assert all(target.startswith("https://") for target in targets)
     for target, start in [*((t, raw) for t in pictures), *((t, f"{repository}/blob/main/") for t in pages)]:
         assert (ROOT / target.removeprefix(start)).is_file(), target
