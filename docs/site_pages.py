@@ -51,6 +51,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     for marker, generate in GENERATED.items():
         if marker in markdown:
             markdown = markdown[: markdown.index("\n\n")] + "\n\n" + generate()
+    if SETTINGS in markdown:
+        markdown = markdown.replace(SETTINGS, settings_reference())
     folder = (ROOT / "docs" / page.file.src_uri).parent
 
     def link(found: re.Match[str]) -> str:
@@ -79,6 +81,20 @@ def command_reference() -> str:
     for name, command in parsers_by_command(parser).items():
         parts.append(f"## mbrace {name}\n\n```text\n{command.format_help().rstrip()}\n```")
     return "\n\n".join(parts) + "\n"
+
+
+def settings_reference() -> str:
+    """Every setting, from the fields of their classes."""
+    from mbrace.setting_fields import options_table
+    from mbrace.settings import ModelSettings, Network, Race, Sampling
+
+    subjects = {
+        "Races": Race,
+        "Candidates of a model": Sampling,
+        "Models and servers": ModelSettings,
+        "Metrics": Network,
+    }
+    return "\n\n".join(f"### {subject}\n\n{options_table(kind)}" for subject, kind in subjects.items())
 
 
 def python_reference() -> str:
@@ -110,6 +126,7 @@ SUBJECTS = (
     ("What a utility or a sampler must have", ("mbrace.utility", "mbrace.sampler")),
     ("Others", ("mbrace",)),
 )
+SETTINGS = "<!-- settings -->"
 GENERATED = {"<!-- commands -->": command_reference, "<!-- api -->": python_reference}
 
 
