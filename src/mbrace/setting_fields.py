@@ -7,6 +7,7 @@ import math
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import field, fields, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mbrace.errors import Parameter, SettingError, check_number, check_whole
@@ -153,12 +154,18 @@ def known_settings(kind: type[Settings], given: Mapping[str, Any]) -> dict[str, 
 def settings_from(kind: type[Kind], ready: Kind | None, given: Mapping[str, Any]) -> Kind:
     """The settings of a call that takes either a `ready` object or its fields as keywords."""
     if not given:
-        return kind() if ready is None else ready
+        return _default(kind) if ready is None else ready  # type: ignore[arg-type]
     if ready is not None:
         name = kind.__name__.lower()
         first = next(iter(given))
         raise SettingError(first, given[first], f"give it or {name}=, not both; {name}.replace(...) changes a field")
     return kind(**known_settings(kind, given))
+
+
+@lru_cache
+def _default(kind: type[Kind]) -> Kind:
+    """Settings are frozen: a small `decode` need not make them again."""
+    return kind()
 
 
 def split(given: Mapping[str, Any], *kinds: type[Settings]) -> list[dict[str, Any]]:
