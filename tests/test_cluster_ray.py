@@ -137,7 +137,7 @@ def test_more_than_the_cluster_has_is_refused_with_what_is_missing(ray: Any, tmp
         attempt(workers=1, gpus_per_worker=1)
     with pytest.raises(UserError, match="the cluster has 0 GPUs"):
         attempt(gpus_per_worker=1)
-    with pytest.raises(UserError, match="workers=0: must be 1 or more"):
+    with pytest.raises(UserError, match="workers 0: must be 1 or more"):
         attempt(workers=0)
 
 

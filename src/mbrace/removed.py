@@ -45,7 +45,6 @@ REMOVED: dict[str, str] = {
     "judge_budget": f"{_JUDGE} budget=N",
     "judge_answers": f"{_JUDGE} answers=FILE",
     "kind": "is not needed now: a model with --prompt is decoder-only (causal), one without is not",
-    "server_model": "is --model now, which with --server is the model's name there",
     "server_kind": f"{_SERVED} kind=completions",
     "server_beam_search": f"{_SERVED} beam_search=yes",
     "samples_per_request": f"{_SERVED} samples_per_request=N",

@@ -31,6 +31,7 @@ class Setting(NamedTuple):
     most: float = math.inf
     choices: tuple[str, ...] = ()
     flag: str | None = ""  # "": made of the name; None: for Python alone
+    alias: str | None = None  # a second name of the flag
     metavar: str | None = None
     needs: tuple[str, object] | None = None  # another setting, and the value it must have (...: any chosen one)
     excludes: tuple[tuple[str, object, str], ...] = ()  # another setting, its value (...: any chosen one), and why

@@ -428,7 +428,9 @@ class ModelSettings(Settings):
     A `prompt` with {source} in it makes it decoder-only (causal); without one it is an encoder-decoder.
     """
 
-    model: str = setting("bundled", "folder or name; with --server the model's name there", str, metavar="M")
+    model: str = setting(
+        "bundled", "folder or name; with --server the model's name there", str, alias="--server-model", metavar="M"
+    )
     source_language: str | None = setting(
         None, "the tokenizer's code, such as deu_Latn", str, metavar="CODE", **_ENCODER
     )

@@ -27,7 +27,8 @@ def add_settings(group: Container, kind: type[Settings], *, without: Collection[
     for name, known in table_of(kind).items():
         flag = flag_of(name, known)
         if flag is not None and name not in without:
-            group.add_argument(flag, **_described(name, known, defaults_of(kind)[name]))
+            flags = [flag] if known.alias is None else [flag, known.alias]
+            group.add_argument(*flags, **_described(name, known, defaults_of(kind)[name]))
 
 
 def _described(name: str, known: Setting, default: Any) -> dict[str, Any]:
