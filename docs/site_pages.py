@@ -94,7 +94,7 @@ def settings_reference() -> str:
         "Models and servers": ModelSettings,
         "Metrics": Network,
     }
-    return "\n\n".join(f"### {subject}\n\n{options_table(kind)}" for subject, kind in subjects.items())
+    return "\n\n".join(f"## {subject}\n\n{options_table(kind)}" for subject, kind in subjects.items())
 
 
 def python_reference() -> str:

@@ -29,7 +29,7 @@ from mbrace.cli.parser import make_parser
 
 ROOT = Path(__file__).parent.parent
 REASONS = ("a hub model", "a GPU", "a server", "a cluster", "the internet", "minutes", "a person", "your own folders")
-FENCE = re.compile(r"^(?:<!-- ([^>]*?) -->\n)?^( *)```(\S*)[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^(?: *<!-- ([^>]*?) -->\n)?^( *)```(\S*)[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"^\n {4}(?![ *-]|\d+\. )\S[^\n]*\n", re.MULTILINE)
 # Commands of others that a block which is not run may have; what can be checked of them is.
 OTHERS = ("pip", "make", "python", "git", "cd", "vllm", "ray", "export", "docker")
