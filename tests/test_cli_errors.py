@@ -12,34 +12,15 @@ from cli_helpers import GOOD, Row, decode, lines
 
 import mbrace
 
+# Other bad lines are rows of hostile.jsonl
 BAD_LINES: dict[str, tuple[bytes, str]] = {
     "nested too deeply": (b"[" * 100_000, "not JSON"),
     "log-probabilities out of range": (
         b'{"hypotheses": ["a"], "pseudo_references": ["a"], "logprobs": [1' + b"0" * 400 + b"]}",
         "logprobs[0]: expected a finite number",
     ),
-    "not JSON": (b'{"hypotheses": [', "not JSON"),
-    "NaN is not JSON": (b'{"hypotheses": ["a"], "pseudo_references": ["b"], "logprobs": [NaN]}', "not JSON"),
     "an empty line": (b"", "empty line"),
-    "not an object": (b'["a"]', "expected a JSON object"),
-    "hypotheses missing": (b'{"pseudo_references": ["a"]}', "hypotheses: missing"),
-    "hypotheses empty": (b'{"hypotheses": [], "pseudo_references": ["a"]}', "hypotheses: empty"),
-    "hypotheses a string": (b'{"hypotheses": "a", "pseudo_references": ["a"]}', "hypotheses: expected a list"),
-    "hypotheses of numbers": (b'{"hypotheses": ["a", 1], "pseudo_references": ["a"]}', "hypotheses[1]: expected a str"),
-    "references empty": (b'{"hypotheses": ["a"], "pseudo_references": []}', "pseudo_references: empty"),
-    "references with null": (b'{"hypotheses": ["a"], "pseudo_references": [null]}', "pseudo_references[0]: expected"),
     "an id twice": (b'{"id": 1, "hypotheses": ["a"], "pseudo_references": ["a"]}', "id: 1 is not unique"),
-    "an id that is a list": (b'{"id": [], "hypotheses": ["a"], "pseudo_references": ["a"]}', "id: expected"),
-    "an id beyond 64 bits": (
-        b'{"id": 18446744073709551616, "hypotheses": ["a"], "pseudo_references": ["a"]}',
-        "id: expected",
-    ),
-    "a source that is a number": (
-        b'{"source": 1, "hypotheses": ["a"], "pseudo_references": ["a"]}',
-        "source: expected",
-    ),
-    "too few logprobs": (b'{"hypotheses": ["a"], "pseudo_references": ["a", "b"], "logprobs": [0]}', "logprobs:"),
-    "invalid UTF-8": (b'{"hypotheses": ["\xff"], "pseudo_references": ["a"]}', "invalid UTF-8 at byte 17"),
 }
 
 

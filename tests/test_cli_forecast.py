@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -128,34 +127,6 @@ def test_a_run_of_an_older_version_is_resumed(source: Path, tmp_path: Path) -> N
     about.write_text(json.dumps(settings))
     assert decode(source, "-o", out, "--resume", "--forecast", "0") == 0
     assert out.read_bytes() == content
-
-
-@pytest.mark.parametrize("value", [-0.5, math.nan, math.inf, "0.01", None, True])
-def test_bad_forecasts_are_refused(value: Any, source: Path, tmp_path: Path) -> None:
-    message = r"forecast .*: must be (0 or more, and finite|a number)"
-    with pytest.raises(mbrace.UserError, match=message):
-        mbrace.decode_file(source, tmp_path / "out.jsonl", forecast=value)
-    with pytest.raises(mbrace.UserError, match=message):
-        mbrace.decode(["a", "b"], ["a"], forecast=value)
-    assert not (tmp_path / "out.jsonl").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"exclude_self": True}, "only valid without exclude_self"),
-        ({"method": "low-rank"}, "only valid without method"),
-        ({"prune": None}, 'only valid without prune="none"'),
-        ({"prune": mbrace.Halving(512)}, "shares out its budget beforehand"),
-    ],
-)
-def test_what_needs_all_hypotheses_from_the_start_is_refused(
-    options: dict[str, Any], message: str, source: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(mbrace.UserError, match=f"forecast 0.01: .*{message}"):
-        mbrace.decode_file(source, tmp_path / "out.jsonl", forecast=0.01, **options)
-    assert not (tmp_path / "out.jsonl").exists()
-    mbrace.decode_file(source, tmp_path / "out.jsonl", forecast=0, **options)  # none is asked for
 
 
 def test_too_many_hypotheses_are_named_by_file_and_line_and_set_aside(

@@ -248,19 +248,3 @@ def test_generate_writes_parquet_that_decode_reads(sources: Path, folder: Path, 
     for name in ("c.jsonl", "c.parquet"):
         assert main(["decode", f"{tmp_path}/{name}", "-o", f"{tmp_path}/{name}.out"]) == 0
     assert (tmp_path / "c.parquet.out").read_bytes() == (tmp_path / "c.jsonl.out").read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--window", "-1"], "--window -1: must be 1 or more"),
-        (["--limit", "1"], "--limit: was removed"),
-        (["--temperature", "0"], "error: --temperature 0.0: must be 1e-06 or more"),
-    ],
-)
-def test_generate_refuses_numbers_that_cannot_be_before_work(
-    sources: Path, folder: Path, tmp_path: Path, more: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert generate(sources, folder, tmp_path / "c.jsonl", *more) == 2
-    assert message in capsys.readouterr().err
-    assert {path.name for path in tmp_path.iterdir()} == {"sources.txt"}

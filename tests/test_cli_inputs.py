@@ -183,27 +183,6 @@ def test_a_parquet_file_that_is_none_is_named(tmp_path: Path, capsys: pytest.Cap
     assert f"{path}: not a Parquet file" in capsys.readouterr().err
 
 
-FLAT: dict[str, tuple[dict[str, str], list[str], str]] = {
-    "torn group": ({"h": "a\nb\nc\n", "r": "x\ny\n"}, ["--num-candidates", "2"], "h:3: ends inside source 2"),
-    "too few references": ({"h": "a\nb\n", "r": "x\n"}, ["--num-candidates", "1"], "r: ends before source 2"),
-    "too many references": ({"h": "a\n", "r": "x\ny\n"}, ["--num-candidates", "1"], "r: has more sources than"),
-    "no candidates": ({"h": "a\n", "r": "x\n"}, ["--num-candidates", "0"], "--num-candidates 0: must be 1 or more"),
-    "invalid UTF-8": ({"h": "a\n\udcff\n", "r": "x\ny\n"}, ["--num-candidates", "1"], "h:2: invalid UTF-8 at byte 0"),
-}
-
-
-@pytest.mark.parametrize("name", FLAT)
-def test_flat_files_that_do_not_fit_are_named(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files, options, message = FLAT[name]
-    monkeypatch.chdir(tmp_path)
-    for file, content in files.items():
-        Path(file).write_bytes(content.encode("utf-8", "surrogateescape"))
-    assert decode("--hypotheses", "h", "--references", "r", *options, "-o", "out") == 2
-    assert capsys.readouterr().err.startswith(f"mbrace: error: {message}")
-
-
 def test_a_named_pipe_is_an_input_like_any_other(tmp_path: Path) -> None:
     record = '{"id": 1, "hypotheses": ["a b", "a c"], "pseudo_references": ["a b", "a d"]}\n'
     (tmp_path / "c.jsonl").write_text(record)

@@ -164,27 +164,6 @@ def test_a_bad_record_is_set_aside(kiwi: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "options", "message"),
-    [
-        ("decode", ["--qe", "kiwi"], "--qe: was removed here: `mbrace rerank --qe MODEL --top K`"),
-        ("decode", ["--coarse-top=3"], "--coarse-top: was removed: "),
-        ("decode", ["--pool"], "--pool: was removed: "),
-        ("decode", ["--top", "0"], "--top 0: must be 1 or more"),
-        ("decode", ["--top", "2", "--nbest", "3"], "--top: only valid without --nbest"),
-        ("rerank", ["--qe", "kiwi", "--top", "2", "--text"], "--top: only valid without "),
-        ("rerank", ["--qe", "kiwi", "--nbest", "0"], "--nbest 0: must be 1 or more"),
-        ("rerank", [], "the following arguments are required: --qe"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_unloaded(
-    command: str, options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(command, tmp_path, "-o", tmp_path / "out.jsonl", *options) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "out.jsonl").exists()
-
-
-@pytest.mark.parametrize(
     ("variant", "message"),
     [
         ("xlmr-sparsemax", "metric class regression_metric: needs references"),

@@ -226,21 +226,6 @@ def test_translating_with_arithmetic_draws_is_resumed_to_the_same_bytes(
     assert cut.read_bytes() == content == whole.read_bytes()
 
 
-@pytest.mark.parametrize(
-    "option", [["--states", "4"], ["--recombine=3"], ["--max-behind", "6"], ["--draw", "lazy"], ["--pool"]]
-)
-def test_removed_options_are_refused_by_a_sentence(
-    option: list[str], sources: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    name = option[0].partition("=")[0]
-    assert main(["translate", str(sources), *option]) == 2
-    assert capsys.readouterr().err.startswith(f"mbrace: error: {name}: was removed: ")
-    config = tmp_path / "options.json"
-    config.write_text(json.dumps({"max-behind": 3}))
-    assert main(["translate", str(sources), "--config", str(config)]) == 2
-    assert "options.json: max-behind: was removed: " in capsys.readouterr().err
-
-
 def test_a_line_is_translated_by_at_most_70_files(sources: Path, folder: Path) -> None:
     """What one line executes is what somebody has to read who wants to know how it is translated."""
     from mbrace.cli.parser import make_parser

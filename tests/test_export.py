@@ -144,23 +144,3 @@ def test_sources_may_be_lines_of_text_and_answers_may_bring_theirs(tmp_path: Pat
     summary = mbrace.export_file(answers, tmp_path / "out.jsonl", sources=sources)
     assert summary.sentences == 2
     assert [row["prompt"] for row in written(tmp_path / "out.jsonl")] == ["eins", "own"]
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ('{"id": 1, "text": "x"}', "a.jsonl:1: source: missing"),
-        ('{"id": 1, "source": "x"}', "a.jsonl:1: text: expected the decoded string, got null"),
-        ('{"text": "x", "source": "x"}', "a.jsonl:1: id: missing"),
-        ("[1]", "a.jsonl:1: expected a JSON object"),
-        ('{"id": 1, "text": "x", "source": 3}', "a.jsonl:1: source: expected a string"),
-        ('{"id": 1, "text": "x", "source": "s", "nbest": [{}]}', r"a.jsonl:1: nbest\[0\]: expected an object"),
-        ('{"id": 1, "text": "x", "source": "s", "utility": "9"}', "a.jsonl:1: utility: expected a number"),
-    ],
-)
-def test_a_bad_answer_is_named(line: str, says: str, tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(line + "\n")
-    with pytest.raises(mbrace.UserError, match=says):
-        mbrace.export_file(tmp_path / "a.jsonl", tmp_path / "out.jsonl")
-    summary = mbrace.export_file(tmp_path / "a.jsonl", tmp_path / "out.jsonl", on_error="skip", force=True)
-    assert (summary.sentences, summary.skipped) == (0, 1)
