@@ -209,6 +209,7 @@ class Host:
         """End all its processes at once, as when the power fails, and remove its link."""
         if self._init is None:
             return
+        self._traffic = self.traffic
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
         self._init.wait()
@@ -335,9 +336,9 @@ class Bench:
         target = self.folder / "own" / out
         view = first.own / out
         first.run("rm", "-rf", target, f"{target}.errors.jsonl")
-        ray = ["--ray", HEAD, "--workers", str(hosts)]
+        ray = ["--ray", HEAD, "--ray-option", f"workers={hosts}"]
         if kind != "translate":
-            ray += ["--shard-size", str(SHARD)]
+            ray += ["--ray-option", f"shard_size={SHARD}"]
         command = [*self.command(kind, source), *ray, "-o", str(target)]
         used = self.hosts[:hosts]
         before = {host.name: (host.spent, host.traffic) for host in used}
@@ -362,7 +363,7 @@ class Bench:
                 process = first.popen([*command, *resume], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
                 running.append(process)
                 if disturb is not None and attempt == 0:
-                    wait_for(lambda: shards(view) >= 3 or running[-1].poll() is not None)
+                    wait_for(lambda: shards(view) >= 3 or has_ended(running[-1]))
                     notes.append(disturb(view, process))
                 assert process.stderr is not None
                 message = process.stderr.read().decode(errors="replace").strip()
@@ -462,6 +463,11 @@ class Bench:
 def shards(out: Path) -> int:
     """How many shards are finished."""
     return len(list(out.glob("part-*")))
+
+
+def has_ended(process: subprocess.Popen[Any]) -> bool:
+    """Whether a process has ended; it can still be waited for."""
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:

@@ -144,6 +144,7 @@ def check_config(raw: bytes) -> None:
                 except UserError:
                     continue
                 assert all(isinstance(word, str) for word in words)
+                assert not {"--output", "--force", "--server", "--model"} & {word.partition("=")[0] for word in words}
 
 
 @functools.cache
