@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from mbrace.wording import visible
+
 PROMPT = "What is the capital of France? Answer in one sentence."
 
 
@@ -25,11 +27,12 @@ def show_answers(console: Any) -> None:
         for row in ranked[:5]:
             state = "" if row["alive"] else " (out)"
             times = f" x{row['copies']}" if row["copies"] > 1 else ""
-            text = " ".join(row["text"].split())
+            text = visible(" ".join(row["text"].split()))
             console.print(f"  {row['utility'] or 0.0:6.2f}  {text}{times}{state}", markup=False, highlight=False)
 
     answer = next(answers([prompt_of(PROMPT, 0)], ongoing, utility=utility, watch=watching(show, ongoing, utility)))
-    console.print("\n[bold]Answer[/]:", answer.text, highlight=False)
+    console.print("\n[bold]Answer[/]: ", end="")
+    console.print(visible(answer.text), highlight=False, markup=False)
     cost = answer.receipt
     console.print(
         f"{answer.draws} of at most 16 draws ({cost.cut} cut), stopped by: {answer.stopped}; {cost.tokens_in} + "
