@@ -21,7 +21,7 @@ from mbrace.judge.app import Site, create_app
 from mbrace.judge.items import PredictionPair, read_prediction_pairs, sample
 from mbrace.judge.store import Store, open_study
 from mbrace.serve.limits import limited_config
-from mbrace.wording import counted, shown_name, visible
+from mbrace.wording import counted, shown_name
 
 SECONDS = 1.0  # between two looks at the ratings
 
@@ -179,7 +179,7 @@ def _public(url: str | None) -> str | None:
 def _print_links(store: Store, base: str) -> None:
     for rater, token in store.tokens.items():
         turn = store.turn(rater)
-        print(f"rater {visible(rater)}: {base}/r/{token}  ({turn.position} of {turn.total} done)")
+        print(f"rater {rater}: {base}/r/{token}  ({turn.position} of {turn.total} done)")
 
 
 def _warn(host: str) -> None:
