@@ -68,6 +68,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return LINK.sub(link, markdown)
 
 
+def on_post_page(output: str, **_: Any) -> str:
+    """The search dialog of the theme has no name that a screen reader could say."""
+    return output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )
+
+
 def command_reference() -> str:
     """Every command's help, as a terminal of 100 columns shows it."""
     from mbrace.cli.parser import make_parser, parsers_by_command
