@@ -202,3 +202,13 @@ def test_a_full_disk_behind_standard_output_is_one_line(words: list[str]) -> Non
     assert ended.returncode == 2
     assert ended.stderr.startswith("mbrace: error: a file or standard output: No space left on device")
     assert len(ended.stderr.splitlines()) == 1
+
+
+def test_a_wrong_number_of_candidates_writes_nothing_and_the_right_one_is_taken_after_it(tmp_path: Path) -> None:
+    flat, out = tmp_path / "h.txt", tmp_path / "out.jsonl"
+    flat.write_text("".join(f"a dog {number}\n" for number in range(400)))
+    command = ["decode", "--hypotheses", str(flat), "-o", str(out), "--quiet", "--num-candidates"]
+    assert main([*command, "3"]) == 2
+    assert not out.exists()
+    assert main([*command, "4"]) == 0
+    assert len(out.read_text().splitlines()) == 100

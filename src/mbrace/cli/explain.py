@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from mbrace.io.candidates import Item
     from mbrace.jobs.decode import DecodeJob
 
-WIDTH = 80
+WIDTH = shutil.get_terminal_size().columns  # 80 where there is no terminal
 SHOWN = 5  # hypotheses of each list; the others are only counted
 
 

@@ -155,6 +155,8 @@ def read_input(args: argparse.Namespace) -> tuple[Iterable[Item], int | None]:
     sizes = {"num_candidates": args.num_candidates, "num_references": args.num_references}
     if args.candidates:
         if any(value is not None for value in (args.hypotheses, args.references, args.source, *sizes.values())):
+            if args.hypotheses is None and args.num_candidates is not None and len(args.candidates) == 1:
+                raise UserError(f"--num-candidates: write `--hypotheses {args.candidates[0]}` for a flat text file")
             raise UserError("CANDIDATES.jsonl and --hypotheses: give one kind of input")
         paths = expand(args.candidates)
         return checked_input(lambda: read_items(paths), paths, output=args.output), _count_records(paths)

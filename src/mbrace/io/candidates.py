@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import glob
 import itertools
@@ -217,6 +218,9 @@ def read_flat(
         check_whole(name, value, least=1)
     files = [(hypotheses, num_candidates), (references, per_source), (source, 1)]
     given = [(path, size) for path, size in files if path is not None]
+    for path, size in given:
+        if os.path.isfile(path):  # a wrong number of lines is refused before the first answer
+            collections.deque(_groups(path, size), maxlen=0)
     together = itertools.zip_longest(*itertools.starmap(_groups, given))
     for number, groups in enumerate(without_blank_end(together, _all_blank), 1):
         for (path, _), group in zip(given[1:], groups[1:], strict=True):
