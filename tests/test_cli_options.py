@@ -59,3 +59,21 @@ def test_a_removed_option_is_refused_with_what_to_do_instead(capsys: pytest.Capt
 def test_a_command_that_is_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["decod"]) == 2
     assert capsys.readouterr().err == "mbrace: error: decod: no such command; did you mean decode?\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            "decode c.jsonl -o o.jsonl --text --nbest 2",
+            "--nbest 2: plain text has one line per source; give --no-text for",
+        ),
+        ("decode c.jsonl --utility chfr", "--utility chfr: unknown; did you mean chrf?\n"),
+        ("decode c.jsonl --pool", "; leave it out, or use `mbrace answer`"),
+    ],
+)
+def test_a_refusal_names_a_remedy_that_the_command_has(
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments.split()) == 2
+    assert message in capsys.readouterr().err

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import pickle
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 import mbrace
+from mbrace import Confidence, Record, decode, decode_corpus
 from mbrace.errors import SettingError, UserError
 from mbrace.removed import REMOVED
 from mbrace.setting_fields import Settings, defaults_of, flag_of, options_table, settings_from, table_of
@@ -251,3 +254,37 @@ def test_a_preset_leaves_sampling_as_given() -> None:
 def test_what_was_removed_is_no_setting() -> None:
     for kind in (Race, Sampling):
         assert not set(REMOVED) & {name for name, known in table_of(kind).items() if flag_of(name, known)}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Race(qe_top=3), "qe_top: was removed: `mbrace rerank"),  # type: ignore[call-arg]
+        (lambda: Race(alhpa=0.9), "alhpa: no such setting; did you mean alpha?"),  # type: ignore[call-arg]
+        (lambda: Sampling(length_alpha=1.0), "length_alpha: is called --length-penalty now"),  # type: ignore[call-arg]
+        (lambda: Race(nbest=True), "nbest True: must be a whole number"),  # equal to the default, 1
+        (lambda: Race(forecast=False), "forecast False: must be a number"),
+        (lambda: Race(shuffle=0), "shuffle 0: must be True or False"),  # type: ignore[arg-type]
+        (lambda: Race(prune=Confidence), "prune <class 'mbrace.prune.Confidence'>: give a pruning function such as"),
+        (lambda: Race(method_options=["rank=8"]), "method_options ['rank=8']: give a dict"),  # type: ignore[arg-type]
+        (lambda: Sampling(sampling=None), "sampling None: choose from independent, arithmetic"),  # type: ignore[arg-type]
+        (lambda: Race.from_dict([]), "Race.from_dict: expected what to_dict returned, got list"),  # type: ignore[arg-type]
+        (lambda: decode(["a"], race={"alpha": 0.9}), "race {'alpha': 0.9}: give mbrace.Race(...)"),  # type: ignore[arg-type]
+    ],
+)
+def test_settings_of_a_wrong_name_or_type_are_refused_in_one_sentence(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+        make()
+
+
+def test_numbers_of_numpy_are_written_as_those_of_python() -> None:
+    race = Race(alpha=np.float32(0.5), seed=np.int64(3), nbest=np.int16(2), shuffle=np.False_)
+    assert json.loads(json.dumps(race.to_dict())) == race.to_dict()
+    assert json.loads(json.dumps(race.describe())) == race.describe()
+    assert race == Race(alpha=0.5, seed=3, nbest=2, shuffle=False)
+
+
+def test_a_corpus_may_be_lists_of_lists() -> None:
+    samples = [["a b c", "a b d", "x y"], ["u v", "u w", "u w z"]]
+    records = [Record(each, id=n) for n, each in enumerate(samples)]
+    assert list(decode_corpus(samples)) == list(decode_corpus(records)) == list(decode_corpus([samples[0], records[1]]))

@@ -86,7 +86,7 @@ def decode(
 
 
 def decode_corpus(
-    records: Iterable[Record],
+    records: Iterable[Record | list[str]],
     *,
     utility: Utility | PairFunction | str | None = None,
     sampler: Sampler | None = None,
@@ -99,13 +99,15 @@ def decode_corpus(
 ) -> Iterator[Decoded]:
     """Decode records as they come, `window` of them racing at a time, answers in order; settings as for `decode`.
 
+    A list of strings is a record as well: its strings are hypotheses and pseudo-references, its id is its position.
     The window changes speed and memory, never an answer. A `sampler` draws for records without pseudo-references of
     their own. `watch` is called with every pruning decision. A record that fails stops the run after the answers to the
     records before it; with `on_error`, it is passed to that function instead and left out.
     """
     chosen = settings_from(Race, race, settings)
     races = _Races(utility, chosen, sampler, keep_utilities=keep_utilities, watch=watch, phases=phases)
-    return races.stream(records, chosen.window, on_error)
+    made = (Record(each, id=n) if isinstance(each, list) else each for n, each in enumerate(records))
+    return races.stream(made, chosen.window, on_error)
 
 
 class _Races:

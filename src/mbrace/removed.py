@@ -5,7 +5,10 @@ Keys are keywords of Python, which are also the names of flags and the keys of O
 
 from __future__ import annotations
 
-_POOL = "was removed: hypotheses drawn during a race scored lower by metrics that nothing was decoded with"
+_POOL = (
+    "was removed: hypotheses drawn during a race scored lower by metrics that nothing was decoded with; leave it out, "
+    "or use `mbrace answer`, where each draw is a hypothesis"
+)
 _COARSE = (
     "was removed: shortlists lost more than they saved; write one with `mbrace decode --top K` and decode that file"
 )

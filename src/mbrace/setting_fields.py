@@ -10,7 +10,7 @@ from dataclasses import field, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from mbrace.errors import Parameter, SettingError, check_number, check_whole
+from mbrace.errors import Parameter, SettingError, UserError, check_number, check_whole
 from mbrace.removed import REMOVED, REMOVED_VALUES
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class Setting(NamedTuple):
     least: float = -math.inf
     most: float = math.inf
     choices: tuple[str, ...] = ()
+    objects: bool = False  # whether it may be an object instead of one of the choices
     flag: str | None = ""  # "": made of the name; None: for Python alone
     alias: str | None = None  # a second name of the flag
     metavar: str | None = None
@@ -67,15 +68,25 @@ def _of(kind: Any) -> tuple[dict[str, Setting], dict[str, Any]]:
 class Settings:
     """What the classes of settings have in common; each is a frozen dataclass whose fields are made by `setting`."""
 
+    def __new__(cls, **given: Any) -> Self:
+        """Refuse unknown names: those that were removed with a sentence of their own."""
+        known_settings(cls, given)
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         """Refuse values out of range, and settings that cannot be combined."""
-        table, chosen = table_of(type(self)), self.chosen()
-        for name, value in chosen.items():
+        table, defaults = table_of(type(self)), defaults_of(type(self))
+        for name, known in table.items():
+            value = getattr(self, name)
+            if value is defaults[name]:
+                continue
+            if known.kind in (int, float, bool) and hasattr(value, "item"):  # a number of NumPy, which JSON has not
+                object.__setattr__(self, name, value := value.item())
             try:
-                _check_value(name, value, table[name])
+                _check_value(name, value, known)
             except SettingError as error:
-                raise SettingError(name, value, error.reason, group=table[name].group) from None
-        for name, value in chosen.items():
+                raise SettingError(name, value, error.reason, group=known.group) from None
+        for name, value in self.chosen().items():
             self._check_others(name, value, table[name])
 
     def chosen(self) -> dict[str, Any]:
@@ -86,7 +97,8 @@ class Settings:
 
     def replace(self, **changes: Any) -> Self:
         """The same settings with some of them changed."""
-        return replace(self, **known_settings(type(self), changes))  # type: ignore[type-var]
+        known_settings(type(self), changes)
+        return replace(self, **changes)  # type: ignore[type-var]
 
     def to_dict(self) -> dict[str, Any]:
         """The chosen settings as JSON values, with a version."""
@@ -95,10 +107,12 @@ class Settings:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Settings from what `to_dict` returned, perhaps in an earlier version."""
+        if not isinstance(values, Mapping):
+            raise UserError(f"{cls.__name__}.from_dict: expected what to_dict returned, got {type(values).__name__}")
         version = values.get("version", VERSION)
         if type(version) is not int or not 1 <= version <= VERSION:
             raise SettingError("version", version, f"of another mbrace; this one reads versions 1 to {VERSION}")
-        return cls(**known_settings(cls, {name: value for name, value in values.items() if name != "version"}))
+        return cls(**{name: value for name, value in values.items() if name != "version"})
 
     def describe(self) -> dict[str, Any]:
         """What the outcome depends on, as JSON values."""
@@ -131,36 +145,39 @@ class Settings:
 def _check_value(name: str, value: Any, known: Setting) -> None:
     """Refuse a value that is out of range or no such choice."""
     if known.kind is bool:
-        if value not in (True, False):
+        if not isinstance(value, bool):
             raise SettingError(name, value, "must be True or False")
     elif known.kind is int:
         least = None if known.least == -math.inf else int(known.least)
         check_whole(name, value, least=least, most=None if known.most == math.inf else int(known.most))
     elif known.kind is float:
         check_number(name, value, least=known.least, most=known.most)
+    elif known.choices and not known.objects and not isinstance(value, str):
+        raise SettingError(name, value, f"choose from {', '.join(known.choices)}")
     elif known.choices and isinstance(value, str) and value not in known.choices:
         removed = REMOVED_VALUES.get((name, value))
         raise SettingError(name, value, removed or f"unknown{nearest(value, known.choices)}")
 
 
-def known_settings(kind: type[Settings], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The given settings, refused if one of them is none of `kind`."""
+def known_settings(kind: type[Settings], given: Mapping[str, Any]) -> None:
+    """Refuse given settings of which one is none of `kind`."""
     table = table_of(kind)
     for name in given:
         if name not in table:
             raise SettingError(str(name), ..., REMOVED.get(name) or f"no such setting{nearest(str(name), table)}")
-    return dict(given)
 
 
 def settings_from(kind: type[Kind], ready: Kind | None, given: Mapping[str, Any]) -> Kind:
     """The settings of a call that takes either a `ready` object or its fields as keywords."""
+    name = kind.__name__.lower()
+    if not (ready is None or isinstance(ready, kind)):
+        raise SettingError(name, ready, f"give mbrace.{kind.__name__}(...), or its fields as keywords")
     if not given:
         return _default(kind) if ready is None else ready  # type: ignore[arg-type]
     if ready is not None:
-        name = kind.__name__.lower()
         first = next(iter(given))
         raise SettingError(first, given[first], f"give it or {name}=, not both; {name}.replace(...) changes a field")
-    return kind(**known_settings(kind, given))
+    return kind(**given)
 
 
 @lru_cache
@@ -177,11 +194,11 @@ def split(given: Mapping[str, Any], *kinds: type[Settings]) -> list[dict[str, An
     return found
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the one that was probably meant, or all of them."""
+def nearest(name: str, known: Iterable[str], *more: str) -> str:
+    """The end of a message about an unknown name: the one that was probably meant, or all of them and `more`."""
     known = list(known)
     near = difflib.get_close_matches(name.replace("-", "_"), known, n=1) or difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; choose from {', '.join(known)}"
+    return f"; did you mean {near[0]}?" if near else f"; choose from {', '.join([*known, *more])}"
 
 
 def typed_options(

@@ -39,6 +39,7 @@ class Race(Settings):
         "confidence | bottom | halving | none, which is standard MBR",
         str,
         choices=("confidence", "bottom", "halving", "none"),
+        objects=True,
         metavar="RULE",
     )
     alpha: float | None = setting(
@@ -106,6 +107,7 @@ class Race(Settings):
         str,
         default=RACE,
         choices=(RACE, *METHODS),
+        objects=True,
         excludes=(("pool", ..., "for which all hypotheses are there from the start"),),
     )
     method_options: Mapping[str, Any] | None = setting(
@@ -151,6 +153,8 @@ class Race(Settings):
         if self.method == RACE:
             changed["method"] = None
         if self.method_options is not None:
+            if not isinstance(self.method_options, Mapping):
+                raise SettingError("method_options", self.method_options, "give a dict, such as {'rank': 8}")
             changed["method_options"] = dict(self.method_options) or None
         for name, value in changed.items():
             object.__setattr__(self, name, value)
@@ -165,7 +169,7 @@ class Race(Settings):
                     method = Parameter("method", self.method_name)
                     raise SettingError(each, found, f"only valid without {method}, which prunes none")
         if not isinstance(self.prune, str):
-            if not callable(self.prune):
+            if not callable(self.prune) or isinstance(self.prune, type):
                 raise SettingError(
                     "prune", self.prune, "give a pruning function such as mbrace.Confidence(), or a name"
                 )

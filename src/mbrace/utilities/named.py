@@ -198,7 +198,7 @@ def _check_unknown(name: str) -> None:
         rerank = "`mbrace rerank --qe cometkiwi`"
         raise UserError(f"{UTILITY} {name}: estimates quality and reads no reference; use it to rerank: {rerank}")
     if ":" not in name:
-        raise UserError(f"{UTILITY} {name}: unknown{nearest(name, NAMED)}, {FORMS}")
+        raise UserError(f"{UTILITY} {name}: unknown{nearest(name, NAMED, FORMS)}")
     front, _, rest = name.partition(":")
     if front in NAMED:  # not a module: a mixture, or meant to be one
         weight = rest.partition("+")[0]
