@@ -159,9 +159,10 @@ def _cost(summary: AnswerSummary) -> str:
     """What the answers cost, and why draws stopped."""
     cost, why = summary.receipt, sorted(summary.stopped.items(), key=lambda pair: -pair[1])
     saved = 1 - summary.draws / summary.most_draws if summary.most_draws else 0.0
-    reasons = ", ".join(f"{reason} {count:,}" for reason, count in why)
+    reasons = ", ".join(f"{reason} ({counted(count, 'prompt')})" for reason, count in why)
     unmatched = f", {cost.unmatched:,} without an answer" if cost.unmatched else ""
     return (
-        f"{counted(summary.draws, 'draw')} ({saved:.0%} saved){unmatched}, {cost.tokens_in:,} + "
-        f"{cost.tokens_out:,} tokens in {counted(cost.requests, 'request')}" + (f"; stopped: {reasons}" if why else "")
+        f"{counted(summary.draws, 'draw')} ({saved:.0%} saved){unmatched}, {cost.tokens_in:,} prompt + "
+        f"{cost.tokens_out:,} answer tokens in {counted(cost.requests, 'request')}"
+        + (f"; stopped: {reasons}" if why else "")
     )

@@ -18,6 +18,7 @@ from mbrace.records import Location, Record, record_from
 from mbrace.sampler import Receipt
 from mbrace.utility import Cost, Utility, as_utility, truncated_texts, utility_cost
 from mbrace.windows import OnError
+from mbrace.wording import counted
 
 if TYPE_CHECKING:
     from mbrace.servers.server import Server
@@ -287,8 +288,7 @@ def bound(job: AnswerJob, prompts: int | None) -> str:
     model = job.model if isinstance(job.model, AnswerModel) else AnswerModel()
     each = f"at most {job.n} draws of {model.max_tokens} tokens per prompt"
     if prompts is not None:
-        each += (
-            f": {prompts * job.n:,} draws, {prompts * job.n * model.max_tokens:,} tokens out for {prompts:,} prompts"
-        )
+        draws = prompts * job.n
+        each += f": {draws:,} draws, {draws * model.max_tokens:,} tokens out for {counted(prompts, 'prompt')}"
     limit = "" if model.max_cost_tokens is None else f"; at most {model.max_cost_tokens:,} tokens in and out"
     return each + limit
