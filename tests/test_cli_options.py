@@ -68,7 +68,7 @@ def test_a_command_that_is_none_is_named(capsys: pytest.CaptureFixture[str]) -> 
             "decode c.jsonl -o o.jsonl --text --nbest 2",
             "--nbest 2: plain text has one line per source; give --no-text for",
         ),
-        ("decode c.jsonl --utility chfr", "--utility chfr: unknown; did you mean chrf?\n"),
+        ("decode c.jsonl --utility chfr", "--utility chfr: unknown; did you mean chrf? Or give module:function,"),
         ("decode c.jsonl --pool", "; leave it out, or use `mbrace answer`"),
     ],
 )

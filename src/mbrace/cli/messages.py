@@ -67,7 +67,7 @@ def flag(name: str, value: str = "", group: str = "", *, joined: str = "=") -> s
         return f"--{group}-option {name}" + (f"={value}" if value else "")
     found = NETWORK.get(name) if group == "network" else FLAGS.get(name)
     found = found or f"--{name.replace('_', '-')}"
-    if value == "False" and found in _flags:
+    if value == "False" and found in _flags and not found.startswith("--no-"):
         return f"--no-{found[2:]}"
     if _flags and found not in _flags:
         return name + (f"{joined}{value}" if value else "")
