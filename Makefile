@@ -8,7 +8,7 @@ NATIVE := CMakeLists.txt native/CMakeLists.txt $(wildcard native/*.cpp native/*.
 # Material for MkDocs tells at every build that it has a successor.
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: servers hosts soak wheel demo test docs test-slow test-old lint bench browser oracle fused audit clean
+.PHONY: servers hosts soak wheel mbrs demo test docs test-slow test-old lint bench browser oracle fused audit clean
 
 demo: .stamp-all
 	$(BIN)/mbrace demo

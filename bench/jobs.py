@@ -92,6 +92,19 @@ JOBS: dict[str, Callable[[list[dict]], tuple[list[int], int]]] = {
 }
 
 
+def fastchrf_file(each: int) -> None:
+    """Standard MBR of hypotheses.txt with fastChrF in a loop, for the chart of bench/peers.py; writes out.txt."""
+    import fastchrf
+
+    with open("hypotheses.txt", encoding="utf-8") as file:
+        lines = [line.strip() for line in file]
+    with open("out.txt", "w", encoding="utf-8") as out:
+        for first in range(0, len(lines), each):
+            texts = lines[first : first + each]
+            means = [sum(row) for row in fastchrf.pairwise_chrf([texts], [texts])[0]]
+            out.write(texts[means.index(max(means))] + "\n")
+
+
 def main(job: str, path: str) -> None:
     with open(path, encoding="utf-8") as lines:
         records = [json.loads(line) for line in lines]
@@ -106,4 +119,7 @@ def main(job: str, path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1] == "fastchrf":
+        fastchrf_file(int(sys.argv[2]))
+    else:
+        main(*sys.argv[1:])

@@ -1,27 +1,38 @@
 """Whole jobs side by side: mbrace, mbrs and the paper's procedure on the same candidates in one run.
 
-    python bench/peers.py
+    python bench/peers.py            # writes bench/results/peers.{md,json,png}
+    python bench/peers.py --chart    # writes docs/pictures/peers.svg and bench/results/commands.{md,json}
 
-creates an environment for mbrs under build/ (it pins other versions) and writes bench/results/peers.{md,json,png}.
+creates an environment for mbrs under build/ (it pins other versions). The chart is of whole commands, from
+file to file, as a user of mbrs types them: wall seconds, and whether the bytes are the same.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import matplotlib as mpl
 from chrf import machine
 from jobs import JOBS
-from texts import newstest_records
+from texts import candidates, newstest_records
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-PEERS = HERE.parent / "build" / "venv-peers"
+PEERS = HERE.parent / "build" / "venv-mbrs"  # as `make mbrs` makes it
+PICTURE = HERE.parent / "docs" / "pictures" / "peers.svg"
+# Of the chart: a metric's name, its options for mbrs-decode, and what runs it there
+METRICS = (
+    ("chrF++", "--metric chrf --metric.word_order 2", "mbrs (sacreBLEU)"),
+    ("BLEU", "--metric bleu", "mbrs (sacreBLEU)"),
+    ("chrF", "--metric chrf --metric.fastchrf true", "mbrs (fastChrF)"),
+)
 # The job that each job is compared with: standard MBR with the same utility.
 STANDARD = {
     "mbrace chrF++": "mbrace chrF++",
@@ -39,7 +50,7 @@ def peers_python(given: str | None) -> str:
         subprocess.run([sys.executable, "-m", "venv", str(PEERS)], check=True)
         constraints = HERE.parent / "constraints.txt"
         # mbrs brings unbabel-comet, which needs pkg_resources.
-        wanted = ["mbrs", "fastchrf", "sacrebleu", "setuptools<81"]
+        wanted = ["mbrs==0.1.8", "fastchrf", "sacrebleu", "setuptools<82", "numpy<2", "transformers<5"]
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", "-c", str(constraints), *wanted], check=True)
     return str(python)
 
@@ -139,15 +150,127 @@ def plot(rows: list[dict], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
+def commands(python: str, sentences: int, each: int) -> list[dict]:
+    """Whole commands on the same flat file: seconds, and how many lines are mbrs's."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        records = candidates(sentences)
+        lines = [text for record in records for text in record["hypotheses"][:each]]
+        (Path(folder) / "hypotheses.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+        def timed(who: str, metric: str, command: list[str]) -> list[str]:
+            seconds: list[float] = []
+            while not seconds or (len(seconds) < 3 and sum(seconds) < 10):
+                began = time.perf_counter()
+                done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+                seconds.append(time.perf_counter() - began)
+                if done.returncode:
+                    raise SystemExit(f"{shlex.join(command)} failed:\n{done.stderr}")
+            rows.append({"metric": metric, "who": who, "seconds": min(seconds)})
+            print(f"{metric}, {who}: {min(seconds):.3g} s", file=sys.stderr)
+            return (Path(folder) / "out.txt").read_text(encoding="utf-8").splitlines()
+
+        for metric, options, peer in METRICS:
+            words = ["hypotheses.txt", "-n", str(each), *options.split(), "--quiet", "-o", "out.txt"]
+            mbrace = Path(sys.executable).with_name("mbrace")
+            ours = timed("mbrace", metric, [str(mbrace), "mbrs-decode", *words])
+            expected = timed(peer, metric, [str(Path(python).with_name("mbrs-decode")), *words])
+            rows[-2]["same"] = sum(a == b for a, b in zip(ours, expected, strict=True))
+            if "fastchrf" in options:
+                own = timed("fastChrF, in a loop", metric, [python, str(HERE / "jobs.py"), "fastchrf", str(each)])
+                rows[-1]["same"] = sum(a == b for a, b in zip(own, expected, strict=True))
+    return rows
+
+
+def chart(rows: list[dict], title: str, note: str) -> str:
+    """Bars of seconds, one scale for all; the colours follow the reader's scheme."""
+    longest, top, height = max(row["seconds"] for row in rows), 64, 30
+    parts, y, metric = [], top, None
+    for row in rows:
+        if row["metric"] != metric:
+            y += 12 if metric else 0
+            metric = row["metric"]
+            parts.append(f'<text x="24" y="{y + 17}" font-weight="600">{metric}</text>')
+        ours = row["who"] == "mbrace"
+        width = max(2.0, 480 * row["seconds"] / longest)
+        parts += [
+            f'<text class="{"" if ours else "quiet"}" x="238" y="{y + 17}" text-anchor="end">{row["who"]}</text>',
+            f'<rect x="252" y="{y + 2}" width="{width:.1f}" height="20" rx="3" style="fill: '
+            f'var(--{"bar" if ours else "other"})"/>',
+            f'<text x="{262 + width:.1f}" y="{y + 17}" font-weight="{600 if ours else 400}">'
+            f"{row['seconds']:.{2 if row['seconds'] < 10 else 0}f} s</text>",
+        ]
+        y += height
+    size = f'viewBox="0 0 880 {y + 52}" width="880" height="{y + 52}"'
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{title}">',
+            "<style>",
+            ":root { --ink: #1d2733; --quiet: #5d6b7a; --bar: #0b7a75; --other: #a3afbb; --paper: #ffffff; }",
+            "@media (prefers-color-scheme: dark) {",
+            ":root { --ink: #e8edf2; --quiet: #9fb0c0; --bar: #2fb8ae; --other: #55636f; --paper: #12181f; } }",
+            'text { font: 14px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; fill: var(--ink); }',
+            ".quiet { fill: var(--quiet); font-size: 13px } .title { font-size: 16px; font-weight: 600 }",
+            "</style>",
+            f'<rect width="880" height="{y + 52}" rx="10" style="fill: var(--paper)"/>',
+            f'<text class="title" x="24" y="34">{title}</text>',
+            *parts,
+            f'<text class="quiet" x="24" y="{y + 28}">{note}</text>',
+            "</svg>",
+            "",
+        ]
+    )
+
+
+def draw_chart(python: str, sentences: int, each: int, results: Path, picture: Path) -> None:
+    """Run the commands of the chart, and write it with its table."""
+    rows, line = commands(python, sentences, each), machine()
+    size = f"{sentences} sentences, {each} samples each"
+    same = all(row.get("same", sentences) == sentences for row in rows)
+    answers = "the same answers, byte for byte" if same else "answers as in the table"
+    text = [
+        "# The same command, by mbrace and by mbrs",
+        "",
+        f"Written by `python bench/peers.py --chart`. {line}",
+        "",
+        f"`mbrs-decode hypotheses.txt -n {each} --metric ...` of mbrs 0.1.8 and of `mbrace`, the same words:",
+        f"{size}, standard MBR, wall seconds of the whole command (best of up to three).",
+        "",
+        "| metric | | seconds | lines as mbrs writes them |",
+        "|---|---|---:|---:|",
+    ]
+    for row in rows:
+        agreement = f"{row['same']} of {sentences}" if "same" in row else ""
+        text.append(f"| {row['metric']} | {row['who']} | {row['seconds']:.2f} | {agreement} |")
+    results.mkdir(parents=True, exist_ok=True)
+    (results / "commands.md").write_text("\n".join([*text, ""]), encoding="utf-8")
+    about = {"machine": line, "sentences": sentences, "samples": each, "rows": rows}
+    (results / "commands.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    title = f"Seconds of a command: {size}, {answers}"
+    picture.write_text(chart(rows, title, f"Standard MBR from file to file. {line}"), encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sentences", type=int, default=24)
     parser.add_argument("--sacrebleu-sentences", type=int, default=3)
-    parser.add_argument("--peers-python", help="a Python that has mbrs, instead of build/venv-peers")
+    parser.add_argument("--peers-python", help="a Python that has mbrs, instead of build/venv-mbrs")
     parser.add_argument(
         "--plot-only", action="store_true", help="measure nothing: draw peers.png from peers.json again"
     )
+    parser.add_argument(
+        "--chart", action="store_true", help="only docs/pictures/peers.svg and bench/results/commands.*"
+    )
+    parser.add_argument("--tiny", type=Path, metavar="FOLDER", help="with --chart: four sentences, written to FOLDER")
     args = parser.parse_args()
+    if args.chart:
+        python = peers_python(args.peers_python)
+        if args.tiny:
+            args.tiny.mkdir(parents=True, exist_ok=True)
+            draw_chart(python, 4, 16, args.tiny, args.tiny / "peers.svg")
+        else:
+            draw_chart(python, 48, 64, RESULTS, PICTURE)
+        return
     if args.plot_only:
         plot(json.loads((RESULTS / "peers.json").read_text())["jobs"], RESULTS / "peers.png")
         return

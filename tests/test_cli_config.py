@@ -16,7 +16,7 @@ from mbrace.cli.parser import make_parser, parsers_by_command
 
 COMMANDS = [
     "decode", "rerank", "score", "demo", "generate", "translate", "answer", "serve", "train", "train-metric", "export",
-    "experiment", "compare", "judge", "judge-results", "doctor", "completion",
+    "experiment", "compare", "judge", "judge-results", "mbrs-decode", "comet-mbr", "doctor", "completion",
 ]  # fmt: skip
 
 

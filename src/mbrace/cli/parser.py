@@ -29,6 +29,8 @@ COMMANDS = {  # the module of each, and its function that adds the options
     "compare": ("score", "add_compare"),
     "judge": ("judge", "add"),
     "judge-results": ("judge", "add_results"),
+    "mbrs-decode": ("peers", "add_mbrs"),
+    "comet-mbr": ("peers", "add_comet_mbr"),
     "doctor": ("doctor", "add"),
     "completion": ("doctor", "add_completion"),
 }

@@ -1,0 +1,391 @@
+"""`mbrace mbrs-decode` and `mbrace comet-mbr`: other tools' commands, with their own options, files and formats.
+
+Their options become the words of a `mbrace decode` command, which is printed once; what has no counterpart is refused
+by name, with what to do instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mbrace.cli.messages import say
+from mbrace.cli.options import race_settings, utility_settings
+from mbrace.errors import UserError
+from mbrace.utilities.named import NAMED
+from mbrace.wording import counted
+
+if TYPE_CHECKING:
+    from mbrace.records import Record
+    from mbrace.result import Candidate, Decoded
+    from mbrace.utility import Utility
+
+_NETWORK = {"model": "--metric-model", "fp16": "", "bf16": "", "cpu": "", "batch_size": ""}
+_SAME = ("lowercase", "eps_smoothing", "whitespace", "char_order", "beta")
+# Of each metric of mbrs: the default model, and its options with what they are here: a flag of ours, the name of an
+# option of the utility, "" if the option is read elsewhere in this file or changes no answer.
+METRICS: dict[str, tuple[str, dict[str, str]]] = {
+    "bleu": (
+        "",
+        {name: name for name in ("tokenize", "smooth_method", "smooth_value", "max_ngram_order", "effective_order")}
+        | {"lowercase": "lowercase", "trg_lang": "", "force": "", "num_workers": ""},
+    ),
+    "chrf": ("", {name: name for name in _SAME} | {"word_order": "", "fastchrf": "", "num_workers": ""}),
+    "ter": (
+        "",
+        {name: name for name in ("normalized", "no_punct", "asian_support", "case_sensitive")} | {"num_workers": ""},
+    ),
+    "comet": ("Unbabel/wmt22-comet-da", _NETWORK),
+    "xcomet": ("Unbabel/XCOMET-XL", _NETWORK),
+    "metricx": ("google/metricx-24-hybrid-xxl-v2p6", _NETWORK),
+    "bleurt": ("lucadiliello/BLEURT-20-D12", _NETWORK),
+    "bertscore": (
+        "",
+        _NETWORK
+        | {"model_type": "--metric-model", "num_layers": "layer", "score_type": "measure", "baseline_path": "baseline"}
+        | {"nthreads": "", "use_fast_tokenizer": ""},
+    ),
+}
+DECODERS: dict[str, dict[str, str]] = {
+    "mbr": {},
+    "pruning_mbr": {
+        "alpha": "--alpha",
+        "sampling_scheduler": "--schedule",
+        "num_bootstrap_samples": "--bootstraps",
+        "seed": "--seed",
+    },
+    "aggregate_mbr": {},
+    "centroid_mbr": {"kmeans.ncentroids": "centroids", "kmeans.seed": "--seed", "count_weight": "weighted"},
+    "probabilistic_mbr": {"rank": "rank", "reduction_factor": "", "seed": "--seed"},
+}
+REFUSED = {
+    "--config_path": "give the options themselves; `--config FILE` is for those of mbrace",
+    "--plugin_dir": "give a function of your own: mbrace decode --utility file.py:function",
+    "--selector.diversity_lambda": "use mbrace decode --nbest N --method diverse --method-option diversity=LAMBDA",
+    "--decoder.regularization_weight": "scores are scaled here, so that one weight suits every utility; leave it out",
+    "--decoder.niter": "is fixed at 10 here; leave it out",
+    "--decoder.kmeans.niter": "is fixed at 5 here; leave it out",
+    "--metric.lang": "give the encoder: --metric.model_type MODEL",
+    "--metric.idf": "give texts in a file: mbrace decode --utility bertscore --utility-option idf=FILE",
+    "--metric.idf_sents": "give texts in a file: mbrace decode --utility bertscore --utility-option idf=FILE",
+    "--metric.rescale_with_baseline": "give bert-score's file: --metric.baseline_path FILE",
+    "--report_format": "the summary is text on stderr; leave it out",
+}
+LOWER_IS_BETTER = ("ter", "metricx")  # there; here they are negated
+TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}  # of sacreBLEU, by --metric.trg_lang
+QUALITY = (
+    "mbrace rerank --hypotheses {hypotheses} --num-candidates {n} --source {source} --qe {model}{top} -o OUT.jsonl"
+)
+
+
+def add_mbrs(commands: Any) -> None:
+    """The options of `mbrs-decode` of mbrs 0.1.8."""
+    parser = commands.add_parser(
+        "mbrs-decode",
+        help="mbrs's command of this name: its options, files and formats",
+        description="Takes the options of mbrs-decode and prints the equivalent `mbrace decode` command.",
+    )
+    parser.add_argument("hypotheses", metavar="HYPOTHESES", help="N hypotheses per source, one per line")
+    parser.add_argument("-n", "--num_candidates", type=int, required=True, metavar="N", help="hypotheses per source")
+    parser.add_argument("-s", "--source", metavar="FILE", help="one source per line")
+    parser.add_argument("-r", "--references", metavar="FILE", help="pseudo-references (default: the hypotheses)")
+    parser.add_argument("--num_references", type=int, metavar="M", help="pseudo-references per source (default: N)")
+    parser.add_argument("--reference_lprobs", metavar="FILE", help="their log-probabilities, one per line")
+    parser.add_argument("-o", "--output", default="-", metavar="FILE", help="replaced if it exists; - is stdout")
+    parser.add_argument("--format", default="plain", choices=("plain", "json"), help="default: plain")
+    parser.add_argument("--decoder", default="mbr", metavar="NAME", help=f"{' | '.join(DECODERS)} (default: mbr)")
+    parser.add_argument("--metric", default="bleu", metavar="NAME", help=f"{' | '.join(METRICS)} (default: bleu)")
+    parser.add_argument("--selector", default="nbest", metavar="NAME", help="nbest")
+    parser.add_argument("--nbest", type=int, default=1, metavar="N", help="write the N best (default: 1)")
+    parser.add_argument("--report", metavar="FILE", help="also write the summary there")
+    parser.add_argument("-w", "--width", help=argparse.SUPPRESS)
+    for prefix, tables in (("metric", [table for _, table in METRICS.values()]), ("decoder", DECODERS.values())):
+        for name in dict.fromkeys(name for table in tables for name in table):
+            many = {"nargs": "+"} if name == "sampling_scheduler" else {"nargs": "?", "const": "true"}
+            parser.add_argument(f"--{prefix}.{name}", metavar="X", help=argparse.SUPPRESS, **many)
+    for flag in REFUSED:
+        parser.add_argument(flag, nargs="*", help=argparse.SUPPRESS)
+    parser.set_defaults(run=run_mbrs)
+
+
+def run_mbrs(args: argparse.Namespace) -> int:
+    """Run `mbrs-decode`."""
+    best = args.nbest
+    if best < 1:
+        raise UserError(f"--nbest {best}: must be 1 or more")
+    sign = -1 if args.metric in LOWER_IS_BETTER else 1
+    words = mbrs_words(args)
+
+    def lines(record: Record, answer: Decoded, utility: Utility) -> Iterator[str]:
+        for rank, (index, each) in enumerate(_copies(record, answer, best)):
+            if args.format == "plain":
+                yield each.text
+                continue
+            score = sign * float(np.float32(_expected(record, each, utility)))
+            found = {"rank": rank, "sentence": each.text, "selected_idx": index, "expected_score": score}
+            yield json.dumps(found, ensure_ascii=False)
+
+    summary = _decode(args, words, lines, logprobs=args.reference_lprobs)
+    if args.report not in (None, "-"):
+        with open(args.report, "w", encoding="utf-8") as file:
+            file.write(summary + "\n")
+    return 0
+
+
+def mbrs_words(args: argparse.Namespace) -> list[str]:
+    """The equivalent `mbrace decode` command."""
+    given = {name: value for name, value in vars(args).items() if value is not None}
+    for flag, instead in REFUSED.items():
+        if flag[2:] in given:
+            raise UserError(f"{flag}: {instead}")
+    if args.decoder == "rerank" or args.metric == "cometkiwi":
+        model = given.get("metric.model", "Unbabel/wmt22-cometkiwi-da")
+        source = args.source or "SOURCES"
+        command = QUALITY.format(
+            hypotheses=args.hypotheses, n=args.num_candidates, source=source, model=model, top=f" --nbest {args.nbest}"
+        )
+        raise UserError(f"--decoder {args.decoder} --metric {args.metric}: needs no race; use {command}")
+    for name, value, known in (("decoder", args.decoder, DECODERS), ("metric", args.metric, METRICS)):
+        if value not in known:
+            raise UserError(f"--{name} {value}: not here; choose from {', '.join(known)}")
+    if args.selector != "nbest":
+        raise UserError(f"--selector {args.selector}: use mbrace decode --nbest N --method diverse")
+    metric, (model, table) = args.metric, METRICS[args.metric]
+    own = {
+        "metric": {name.partition(".")[2]: value for name, value in given.items() if name.startswith("metric.")},
+        "decoder": {name.partition(".")[2]: value for name, value in given.items() if name.startswith("decoder.")},
+    }
+    for kind, known_options, chosen in (("metric", table, metric), ("decoder", DECODERS[args.decoder], args.decoder)):
+        for name in own[kind]:
+            if name not in known_options:
+                raise UserError(f"--{kind}.{name}: no option of --{kind} {chosen}")
+    words = _flat(args.hypotheses, args.num_candidates, args.source, args.references, args.num_references)
+    words += ["--utility", _utility(metric, own["metric"])]
+    words += _metric_words(metric, {"model": model, **own["metric"]} if model else own["metric"], table)
+    words += _decoder_words(args.decoder, own["decoder"], metric)
+    return words + (["--nbest", str(args.nbest)] if args.nbest > 1 else [])
+
+
+def _flat(
+    hypotheses: str, count: int, source: str | None, references: str | None = None, per_source: int | None = None
+) -> list[str]:
+    words = ["--hypotheses", hypotheses, "--num-candidates", str(count)]
+    named = {"--source": source, "--references": references, "--num-references": per_source}
+    for flag, value in named.items():
+        words += [] if value is None else [flag, str(value)]
+    return words
+
+
+def _utility(metric: str, options: dict[str, str]) -> str:
+    if metric != "chrf":
+        return metric
+    name = "chrf" + "+" * int(options.get("word_order", "0"))
+    if name not in NAMED:
+        raise UserError(f"--metric.word_order {options['word_order']}: choose from 0, 1, 2")
+    return name
+
+
+def _metric_words(metric: str, options: dict[str, str], table: dict[str, str]) -> list[str]:
+    words = []
+    if metric == "bleu" and "tokenize" not in options and options.get("trg_lang") in TOKENIZERS:
+        options = {**options, "tokenize": TOKENIZERS[options["trg_lang"]]}
+    for name, value in options.items():
+        here = table[name]
+        if here:
+            words += [here, value] if here.startswith("--") else ["--utility-option", f"{here}={_switch(value)}"]
+    if table is not METRICS["bertscore"][1] and table is not _NETWORK:
+        return words
+    if metric == "bertscore" and "--metric-model" not in words:
+        raise UserError("--metric bertscore: give the encoder: --metric.model_type MODEL")
+    half = "float16" if _on(options, "fp16") else "bfloat16" if _on(options, "bf16") else "float32"
+    if _on(options, "cpu"):
+        return [*words, "--device", "cpu", "--dtype", "float32"]
+    return [*words, "--dtype", half]
+
+
+def _on(options: dict[str, str], name: str) -> bool:
+    return _switch(options.get(name, "false")) == "yes"
+
+
+def _switch(value: str) -> str:
+    """Truth values as utilities take them; anything else as it is."""
+    return {"true": "yes", "false": "no"}.get(value.lower(), value)
+
+
+def _decoder_words(decoder: str, options: dict[str, Any], metric: str) -> list[str]:
+    if decoder == "pruning_mbr":
+        options = {"sampling_scheduler": [8, 16, 32, 64, 128, 256], **options}
+        words = ["--no-shuffle"]
+        for name, value in options.items():
+            words += [DECODERS[decoder][name], ",".join(map(str, value)) if isinstance(value, list) else value]
+        return words
+    words = ["--schedule", "all"]
+    if decoder == "mbr":
+        return [*words, "--prune", "none"]
+    if decoder == "aggregate_mbr" and NAMED[_utility(metric, {})].kind == "string":
+        raise UserError(f"--decoder aggregate_mbr --metric {metric}: exact pairs take no longer; use --decoder mbr")
+    words += ["--method", {"aggregate_mbr": "aggregate", "centroid_mbr": "centroid"}.get(decoder, "low-rank")]
+    if decoder == "probabilistic_mbr":
+        words += ["--method-option", f"fraction={1 / float(options.pop('reduction_factor', 8)):g}"]
+    for name, value in options.items():
+        here = DECODERS[decoder][name]
+        words += [here, value] if here.startswith("--") else ["--method-option", f"{here}={_switch(value)}"]
+    return words
+
+
+def add_comet_mbr(commands: Any) -> None:
+    """The options of `comet-mbr` of unbabel-comet 2.2.7."""
+    parser = commands.add_parser(
+        "comet-mbr",
+        help="unbabel-comet's command of this name: its options, files and formats; no GPU needed",
+        description="Takes the options of comet-mbr and prints the equivalent `mbrace decode` command. As there, each "
+        "sample is left out of its own average.",
+    )
+    parser.add_argument("-s", "--sources", required=True, metavar="FILE", help="one source per line")
+    parser.add_argument(
+        "-t", "--translations", required=True, metavar="FILE", help="N samples per source, one per line"
+    )
+    parser.add_argument("--num_samples", type=int, required=True, metavar="N", help="samples per source")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="replaced if it exists")
+    parser.add_argument("--model", default="Unbabel/wmt22-comet-da", metavar="MODEL", help="default: %(default)s")
+    parser.add_argument("--model_storage_path", metavar="DIR", help="where models from the hub are stored")
+    parser.add_argument("--gpus", type=int, default=1, metavar="G", help="0: compute on the CPU")
+    parser.add_argument("--batch_size", type=int, metavar="B", help="accepted; batches are by tokens")
+    parser.add_argument("--rerank_top_k", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--qe_model", default="Unbabel/wmt22-cometkiwi-da", help=argparse.SUPPRESS)
+    parser.set_defaults(run=run_comet_mbr)
+
+
+def run_comet_mbr(args: argparse.Namespace) -> int:
+    """Run `comet-mbr`."""
+    if args.rerank_top_k:
+        command = QUALITY.format(
+            hypotheses=args.translations,
+            n=args.num_samples,
+            source=args.sources,
+            model=args.qe_model,
+            top=f" --top {args.rerank_top_k}",
+        )
+        raise UserError(
+            f"--rerank_top_k: use {command}, then mbrace decode OUT.jsonl --utility comet --prune none; there, the "
+            "best race against all samples"
+        )
+    if args.model_storage_path is not None:
+        os.environ["HF_HUB_CACHE"] = args.model_storage_path
+    words = _flat(args.translations, args.num_samples, args.sources)
+    words += ["--utility", "comet", "--metric-model", args.model]
+    from mbrace.errors import require
+
+    torch = require("torch", extra="neural")
+    if args.gpus and torch.cuda.is_available():
+        words += ["--dtype", "float16"]  # as there
+    elif not args.gpus:
+        words += ["--device", "cpu"]
+    words += ["--schedule", "all", "--prune", "none"]
+    _decode(args, words, lambda record, answer, utility: iter([answer.text]), exclude_self=True)
+    return 0
+
+
+def _decode(
+    args: argparse.Namespace, words: list[str], lines: Any, *, logprobs: str | None = None, exclude_self: bool = False
+) -> str:
+    """Print our command, run it, and write `lines` of each answer; returns the summary."""
+    from mbrace.api import decode_corpus
+    from mbrace.cli.parser import make_parser
+    from mbrace.io.atomic import replacing
+
+    shown = shlex.join(["mbrace", "decode", *words, "-o", args.output, *([] if "--nbest" in words else ["--text"])])
+    note = ", with `logprobs` in its records" if logprobs else ""
+    note += ", with exclude_self=True in Python" if exclude_self else ""
+    say(f"mbrace: here this is: {shown}{note}")
+    ours = make_parser("decode").parse_args(["decode", *words])
+    race, _ = race_settings(ours, "decode")
+    if exclude_self:
+        race = race.replace(exclude_self=True)
+    utility = utility_settings(ours).load(0)
+    began, sentences, calls = time.perf_counter(), 0, 0
+    records: list[Record] = []  # those whose answers are still to come
+
+    def remembered() -> Iterator[Record]:
+        for record in _records(ours, logprobs):
+            records.append(record)
+            yield record
+
+    def write(file: Any) -> None:
+        nonlocal sentences, calls
+        for answer in decode_corpus(remembered(), utility=utility, race=race):
+            for line in lines(records.pop(0), answer, utility):
+                file.write(line + "\n")
+            sentences += 1
+            calls += answer.utility_calls
+
+    if args.output == "-":
+        write(sys.stdout)
+    else:
+        with replacing(args.output) as path, open(path, "w", encoding="utf-8", newline="\n") as file:
+            write(file)
+    seconds = time.perf_counter() - began
+    summary = f"mbrace: {counted(sentences, 'sentence')} in {seconds:.2f} s; {counted(calls, 'utility call')}"
+    say(summary)
+    return summary
+
+
+def _records(args: argparse.Namespace, logprobs: str | None) -> Iterator[Record]:
+    """The records of flat files, without whitespace around the lines, as both tools read them."""
+    from mbrace.io.candidates import read_flat
+    from mbrace.io.reading import read_lines
+    from mbrace.records import Record
+
+    sizes = {"num_candidates": args.num_candidates, "num_references": args.num_references}
+    weights = None if logprobs is None else read_lines(logprobs)
+    for record in read_flat(args.hypotheses, args.references, source=args.source, **sizes):
+        hypotheses = [line.strip() for line in record.hypotheses]
+        given = record.pseudo_references if args.references else None
+        references = None if given is None else [line.strip() for line in given]  # type: ignore[union-attr]
+        yield Record(
+            hypotheses,
+            references,  # None: the hypotheses, so that each can be left out of its own average
+            id=record.id,
+            source=None if record.source is None else record.source.strip(),
+            logprobs=None
+            if weights is None
+            else [_number(logprobs, next(weights, None)) for _ in references or hypotheses],
+            location=record.location,
+        )
+    if weights is not None and any(line.strip() for line in weights):
+        raise UserError(f"{logprobs}: has more lines than there are pseudo-references")
+
+
+def _number(path: str | None, line: str | None) -> float:
+    if line is None:
+        raise UserError(f"{path}: ends early; give a log-probability for each pseudo-reference")
+    try:
+        return float(line)
+    except ValueError:
+        raise UserError(f"{path}: {line!r} is no log-probability") from None
+
+
+def _copies(record: Record, answer: Decoded, most: int) -> list[tuple[int, Candidate]]:
+    """The best hypotheses with the index of each copy: equal ones, which race as one here, are listed apart there."""
+    where: dict[str, list[int]] = {}
+    for index, text in enumerate(record.hypotheses):
+        where.setdefault(text, []).append(index)
+    return [(index, each) for each in answer.nbest for index in where[each.text]][:most]
+
+
+def _expected(record: Record, each: Candidate, utility: Utility) -> float:
+    """The expected utility of a hypothesis; of one that won without a race it is computed now."""
+    if each.utility is not None:
+        return each.utility
+    references = list(record.pseudo_references or record.hypotheses)  # type: ignore[arg-type]
+    sources = None if record.source is None else [record.source] * len(references)
+    scores = np.asarray(utility.pairs([each.text] * len(references), references, sources), dtype=np.float64)
+    return float(scores.mean())
