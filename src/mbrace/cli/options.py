@@ -202,6 +202,10 @@ def model_settings(args: argparse.Namespace) -> ModelSettings:
         found = {name: value for name, value in found.items() if name not in ("device", "dtype")}
     table = table_of(ModelSettings)
     rare = [name for name, known in table.items() if known.group == "server"]
+    if args.server is None and any(
+        word.partition("=")[0] == "--server-model" for word in getattr(args, "arguments", ())
+    ):
+        raise UserError("--server-model: only valid with --server; --model runs a model here")
     if args.server_option and args.server is None:
         raise UserError("--server-option: only valid with --server")
     for name, text in options_from("--server-option", args.server_option).items():
