@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections import defaultdict
 from pathlib import Path
+from sysconfig import get_path
 from typing import Any
 
 from quiet_server import QuietHandler, begin_serving
@@ -63,7 +64,8 @@ class Recorded:
         if self.upstream is not None:
             lines = [json.dumps(each, sort_keys=True) for kept in self.answers.values() for each in kept]
             FOLDER.mkdir(parents=True, exist_ok=True)
-            self.path.write_text("".join(f"{line}\n" for line in sorted(lines)), encoding="utf-8")
+            text = "".join(f"{line}\n" for line in sorted(lines))
+            self.path.write_text(text.replace(f"{get_path('purelib')}/", ""), encoding="utf-8")
 
 
 def _key(path: str, body: Any) -> str:
