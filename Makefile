@@ -64,6 +64,7 @@ SOAK_SEED ?= 0
 soak: .stamp-all
 	$(BIN)/python tests/soak.py --minutes $(SOAK_MINUTES) --seed $(SOAK_SEED) --ray 2 --record bench/results/soak.tsv
 	$(BIN)/python tests/soak_serve.py --record bench/results/soak_serve.tsv
+	$(BIN)/python -m pytest -q tests/test_cluster_ray.py -k a_host_that_is_lost
 
 # Three hosts made of network namespaces, and runs with --ray over them while hosts, links, disks or the driver fail; ten minutes.
 # Needs root or user namespaces, and iproute2; else it says why it is skipped.
