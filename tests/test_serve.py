@@ -23,8 +23,8 @@ from test_answer import PEAKED, SPREAD, Model
 import mbrace
 from mbrace.serve.app import Access, create_app
 from mbrace.serve.engine import Engine, SharedWindow
-from mbrace.serve.limits import Limits, limited_config
-from mbrace.serve.run import listen, serve
+from mbrace.serve.limits import Limits, limited_config, listen
+from mbrace.serve.run import serve
 
 
 @dataclass

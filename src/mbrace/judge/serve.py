@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import signal
 import socket
@@ -20,7 +19,7 @@ from mbrace.errors import SettingError, UserError
 from mbrace.judge.app import Site, create_app
 from mbrace.judge.items import PredictionPair, read_prediction_pairs, sample
 from mbrace.judge.store import Store, open_study
-from mbrace.serve.limits import limited_config
+from mbrace.serve.limits import is_loopback, limited_config, listen
 from mbrace.wording import counted, shown_name
 
 SECONDS = 1.0  # between two looks at the ratings
@@ -56,22 +55,22 @@ def judge(
     chosen, facts, about = _choose_items(a, b, names, source=source, items=items, seed=seed)
     store = open_study(output, chosen, facts=facts, about=about, seed=seed, raters=raters, renamed=renamed)
     try:
-        listener = _listen(host, port)
+        listener = listen(host, port)
         hosts = {"localhost", "127.0.0.1", "::1", host.lower()}
-        if not _is_loopback(host):
+        if not is_loopback(host):
             hosts.add(socket.gethostname().lower())
         if base:
             hosts.add(urlsplit(base).hostname or "")
         site = Site(
             hosts=hosts,
-            any_address=not _is_loopback(host),
+            any_address=not is_loopback(host),
             origins=(base,) if base else (),
             source_lang=source_lang,
             target_lang=target_lang,
             instructions=paragraphs(instructions),
         )
         _print_links(store, base or _address(host, listener.getsockname()[1]))
-        if not _is_loopback(host):
+        if not is_loopback(host):
             _warn(host)
         server = uvicorn.Server(limited_config(create_app(store, site), log_level="warning"))
         with _ended_by_interrupt(server), live_count(store):
@@ -139,25 +138,6 @@ def _names(a: str, b: str, name_a: str | None, name_b: str | None) -> tuple[str,
 def paragraphs(text: str) -> tuple[str, ...]:
     """The paragraphs of a text, which empty lines separate."""
     return tuple(part.strip() for part in re.split(r"\n\s*\n", text.replace("\r\n", "\n")) if part.strip())
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(256)
-    except OSError as error:
-        raise UserError(f"cannot listen on {host} port {port}: {error.strerror}; try another port") from error
-    return listener
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _address(host: str, port: int) -> str:

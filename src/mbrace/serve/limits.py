@@ -1,4 +1,5 @@
-"""Limits for what mbrace serves by uvicorn: open connections, the time a request may take to arrive, and lines of log.
+"""What all our servers share: where they listen, and limits of uvicorn: open connections, the time a request may take
+to arrive, and lines of log.
 
     uvicorn.Server(limited_config(app, Limits(connections=256, seconds=20)))
 
@@ -9,7 +10,9 @@ closed in favour of new ones, and after `seconds` in any case.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
+import socket
 import sys
 import time
 from dataclasses import dataclass
@@ -17,6 +20,8 @@ from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from mbrace.errors import UserError
 
 QUIET = 60.0  # seconds before the same fault is logged again
 BACKLOG = 64  # connections accepted before any of them is looked at: few, as each takes a file descriptor
@@ -111,3 +116,24 @@ class OneLine(logging.Filter):
             return False
         self.logged = {text: at for text, at in self.logged.items() if now - at < QUIET} | {record.msg: now}
         return True
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)  # asyncio turns Nagle's algorithm off only where it is named
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(256)
+    except OSError as error:
+        raise UserError(f"cannot listen on {host} port {port}: {error.strerror}; try another port") from error
+    return listener
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
-import socket
 from collections.abc import Callable, Mapping
 
 import uvicorn
@@ -13,7 +11,7 @@ from mbrace.cores import limit_helpers
 from mbrace.errors import ServiceError, UserError, check_whole
 from mbrace.serve.app import Access, create_app
 from mbrace.serve.engine import Engine
-from mbrace.serve.limits import Limits, limited_config
+from mbrace.serve.limits import Limits, is_loopback, limited_config, listen
 from mbrace.servers.server import Server
 from mbrace.utility import Utility
 
@@ -72,24 +70,3 @@ def serve(
                 pass
     finally:
         engine.close()
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)  # asyncio turns Nagle's algorithm off only where it is named
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(256)
-    except OSError as error:
-        raise UserError(f"cannot listen on {host} port {port}: {error.strerror}; try another port") from error
-    return listener
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
