@@ -274,7 +274,7 @@ def test_races_that_ask_at_the_same_time_share_one_batch() -> None:
 
     def utility(hypotheses: Any, references: Any) -> list[float]:
         batches.append(len(hypotheses))
-        begun.wait(5)
+        begun.wait(60)
         return [float(h == r) for h, r in zip(hypotheses, references, strict=True)]
 
     plain = mbrace.Pairwise(utility, batch=True)
@@ -286,9 +286,12 @@ def test_races_that_ask_at_the_same_time_share_one_batch() -> None:
         found[number] = mbrace.decode(lists[number], utility=shared, prune=None)
 
     threads = [threading.Thread(target=race, args=(number,)) for number in range(6)]
-    for thread in threads:
+    threads[0].start()
+    while not batches:  # its batch is being scored
+        time.sleep(0.01)
+    for thread in threads[1:]:
         thread.start()
-    while not batches or shared._waiting.qsize() < 5:
+    while shared._waiting.qsize() < 5:
         time.sleep(0.01)
     begun.set()
     for thread in threads:
