@@ -1,7 +1,7 @@
 """Whole jobs side by side: mbrace, mbrs and the paper's procedure on the same candidates in one run.
 
     python bench/peers.py            # writes bench/results/peers.{md,json,png}
-    python bench/peers.py --chart    # writes docs/pictures/peers.svg and bench/results/commands.{md,json}
+    python bench/peers.py --chart    # writes docs/pictures/peers.svg and bench/results/commands.{md,json}; then bench/readme.py
 
 creates an environment for mbrs under build/ (it pins other versions). The chart is of whole commands, from
 file to file, as a user of mbrs types them: wall seconds, and whether the bytes are the same.
@@ -21,6 +21,7 @@ from pathlib import Path
 import matplotlib as mpl
 from chrf import machine
 from jobs import JOBS
+from readme import commands_chart
 from texts import candidates, newstest_records
 
 HERE = Path(__file__).parent
@@ -182,52 +183,10 @@ def commands(python: str, sentences: int, each: int) -> list[dict]:
     return rows
 
 
-def chart(rows: list[dict], title: str, note: str) -> str:
-    """Bars of seconds, one scale for all; the colours follow the reader's scheme."""
-    longest, top, height = max(row["seconds"] for row in rows), 64, 30
-    parts, y, metric = [], top, None
-    for row in rows:
-        if row["metric"] != metric:
-            y += 12 if metric else 0
-            metric = row["metric"]
-            parts.append(f'<text x="24" y="{y + 17}" font-weight="600">{metric}</text>')
-        ours = row["who"] == "mbrace"
-        width = max(2.0, 480 * row["seconds"] / longest)
-        parts += [
-            f'<text class="{"" if ours else "quiet"}" x="238" y="{y + 17}" text-anchor="end">{row["who"]}</text>',
-            f'<rect x="252" y="{y + 2}" width="{width:.1f}" height="20" rx="3" style="fill: '
-            f'var(--{"bar" if ours else "other"})"/>',
-            f'<text x="{262 + width:.1f}" y="{y + 17}" font-weight="{600 if ours else 400}">'
-            f"{row['seconds']:.{2 if row['seconds'] < 10 else 0}f} s</text>",
-        ]
-        y += height
-    size = f'viewBox="0 0 880 {y + 52}" width="880" height="{y + 52}"'
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{title}">',
-            "<style>",
-            ":root { --ink: #1d2733; --quiet: #5d6b7a; --bar: #0b7a75; --other: #a3afbb; --paper: #ffffff; }",
-            "@media (prefers-color-scheme: dark) {",
-            ":root { --ink: #e8edf2; --quiet: #9fb0c0; --bar: #2fb8ae; --other: #55636f; --paper: #12181f; } }",
-            'text { font: 14px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; fill: var(--ink); }',
-            ".quiet { fill: var(--quiet); font-size: 13px } .title { font-size: 16px; font-weight: 600 }",
-            "</style>",
-            f'<rect width="880" height="{y + 52}" rx="10" style="fill: var(--paper)"/>',
-            f'<text class="title" x="24" y="34">{title}</text>',
-            *parts,
-            f'<text class="quiet" x="24" y="{y + 28}">{note}</text>',
-            "</svg>",
-            "",
-        ]
-    )
-
-
 def draw_chart(python: str, sentences: int, each: int, results: Path, picture: Path) -> None:
     """Run the commands of the chart, and write it with its table."""
     rows, line = commands(python, sentences, each), machine()
     size = f"{sentences} sentences, {each} samples each"
-    same = all(row.get("same", sentences) == sentences for row in rows)
-    answers = "the same answers, byte for byte" if same else "answers as in the table"
     text = [
         "# The same command, by mbrace and by mbrs",
         "",
@@ -246,8 +205,7 @@ def draw_chart(python: str, sentences: int, each: int, results: Path, picture: P
     (results / "commands.md").write_text("\n".join([*text, ""]), encoding="utf-8")
     about = {"machine": line, "sentences": sentences, "samples": each, "rows": rows}
     (results / "commands.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-    title = f"Seconds of a command: {size}, {answers}"
-    picture.write_text(chart(rows, title, f"Standard MBR from file to file. {line}"), encoding="utf-8")
+    picture.write_text(commands_chart(about), encoding="utf-8")
 
 
 def main() -> None:

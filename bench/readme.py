@@ -1,4 +1,4 @@
-"""Write what README.md, docs/benchmarks.md and their chart say about speed from the committed tables.
+"""Write what README.md, docs/benchmarks.md and their charts say about speed from the committed tables.
 
 `python bench/readme.py` (no arguments, takes a second). Text between `<!-- NAME -->` and `<!-- end -->` is replaced.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from readme_gains import (
     RESULTS,
@@ -16,9 +17,7 @@ from readme_gains import (
     comet_gain,
     cross_gains,
     factor,
-    fast_sentences,
     learned_gain,
-    paper_way_gain,
     stored,
 )
 
@@ -37,16 +36,14 @@ def main() -> None:
 
 def written() -> dict[Path, str]:
     """The files, as they should be."""
-    gains = [chrf_gain(), learned_gain(), comet_gain(), *cross_gains()]
+    gains = [*reversed(cross_gains()), comet_gain(), learned_gain(), chrf_gain()]
     sections = {
-        "peers": peers_table(),
+        "peers": peers_sentences(),
         "gains": gains_table(gains),
         "translator": translator_table(),
         "kernel": kernel_table(),
         "decode": decode_table(),
         "comet": comet_table(),
-        "models": models_table(),
-        "fast": fast_sentences(),
         "fewer strings": fewer_strings_table(),
         "translating": translating_table(),
     }
@@ -54,29 +51,31 @@ def written() -> dict[Path, str]:
     pages = {ROOT / name: (ROOT / name).read_text(encoding="utf-8") for name in names}
     for path, page in pages.items():
         for name, text in sections.items():
+            if path.parent == ROOT / "docs":  # links of a page are from where it is
+                text = text.replace("](docs/", "](").replace("](bench/", "](../bench/")
             pattern = re.compile(rf"<!-- {name} -->.*?<!-- end -->", re.DOTALL)
             page = pattern.sub(lambda _, name=name, text=text: f"<!-- {name} -->\n{text}\n<!-- end -->", page)
         pages[path] = page
-    return {**pages, ROOT / "docs" / "pictures" / "gains.svg": bars(gains)}
+    pictures = ROOT / "docs" / "pictures"
+    return {**pages, pictures / "gains.svg": bars(gains), pictures / "peers.svg": commands_chart(stored("commands"))}
 
 
-def peers_table() -> str:
-    """Standard MBR here, with mbrs and by the paper's procedure."""
-    jobs = {job["job"]: job for job in stored("peers")["jobs"]}
-    rows = (
-        ("chrF", "mbrs, with fastChrF, its fastest chrF", "mbrs mbr, fastChrF", "mbrace chrF"),
-        ("chrF++", "the paper's procedure, with sacreBLEU", "paper: sacreBLEU, standard", "mbrace chrF++"),
-    )
-    lines = [
-        "| standard MBR with | by | seconds | mbrace | times as fast | same answers |",
-        "|---|---|---:|---:|---:|---:|",
+def peers_sentences() -> str:
+    """The chart of whole commands, and what it shows."""
+    found = stored("commands")
+    seconds = {(row["metric"], row["who"]): row["seconds"] for row in found["rows"]}
+    ours, theirs = seconds["chrF++", "mbrace"], seconds["chrF++", "mbrs (sacreBLEU)"]
+    loop = seconds["chrF", "fastChrF, in a loop"] / seconds["chrF", "mbrace"]
+    encoding = {what: ratio for what, ratio, *_ in stored("neural")["ratios"]}[
+        "embedding: mbrace bfloat16 / comet-mbr's loop float16"
     ]
-    for metric, what, name, our_name in rows:
-        job, ours = jobs[name], jobs[our_name]
-        theirs, here = (each["seconds"] / each["sentences"] for each in (job, ours))
-        same = f"{job['agreement']} of {job['sentences']}"
-        lines.append(f"| {metric} | {what} | {theirs:.3g} | {here:.5f} | **{theirs / here:,.0f}x** | {same} |")
-    return "\n".join(lines)
+    return (
+        "![Seconds for the same command by mbrace, mbrs and fastChrF](docs/pictures/peers.svg)\n\n"
+        "`mbrace mbrs-decode` takes the options of `mbrs-decode` and writes the same lines for chrF, chrF++ and BLEU "
+        f"([table](bench/results/commands.md)): {theirs / ours:,.0f} times as fast with chrF++,\n"
+        f"and {loop:.1f} times as fast as a loop over fastChrF with chrF. Strings for COMET are encoded {encoding:.1f} "
+        "times as fast as by comet-mbr's loop ([H200, random weights](bench/results/neural.md))."
+    )
 
 
 def gains_table(gains: list[Gain]) -> str:
@@ -173,7 +172,6 @@ def comet_table() -> str:
     """Racing at COMET-22's size against more and more distant baselines."""
     ratios = {what: ratio for what, ratio, *_ in stored("neural")["ratios"]}
     rows = (
-        ("our own run without pruning, 64 sentences at a time", "bfloat16", paper_way_gain().times),
         (
             "our own race, one sentence at a time",
             "bfloat16",
@@ -196,67 +194,79 @@ def comet_table() -> str:
     return "\n".join([*lines, *(f"| {what} | {precision} | {factor(ratio)} |" for what, precision, ratio in rows)])
 
 
-def models_table() -> str:
-    """Live models: translating and sampling."""
-    models = stored("models")
-    seconds = {name: row["total"] for name, row in models["translating"].items()}
-    rates = models["sampling"]
-    generate = max(rate for name, rate in rates.items() if name.startswith("generate"))
-    ours = seconds["racing, ahead"]
-    rows = (
-        (
-            "translating 100 sentences by a race",
-            f"{ours:.1f} s",
-            "our own standard MBR",
-            seconds["standard, ours"] / ours,
-        ),
-        ("", "", "standard MBR the paper's way (batching, mostly)", seconds["standard, the paper's way"] / ours),
-        (
-            "epsilon sampling, 256 per source",
-            f"{rates['mbrace sample']:,.0f} samples per second",
-            "the fastest use of `generate`",
-            rates["mbrace sample"] / generate,
-        ),
-    )
-    lines = ["| what | mbrace | against | times as fast |", "|---|---:|---|---:|"]
-    return "\n".join([*lines, *(f"| {a} | {b} | {c} | {factor(d)} |" for a, b, c, d in rows)])
+STYLE = (
+    "<style>",
+    ":root { --ink: #1d2733; --quiet: #5d6b7a; --bar: #0b7a75; --other: #a3afbb; --line: #c2410c; --paper: #ffffff; }",
+    "@media (prefers-color-scheme: dark) {",
+    ":root { --ink: #e8edf2; --quiet: #9fb0c0; --bar: #2fb8ae; --other: #55636f; --line: #fb923c; --paper: #12181f; } }",
+    'text { font: 16px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; fill: var(--ink); }',
+    ".quiet { fill: var(--quiet); font-size: 15px } .title { font-size: 18px; font-weight: 600 }",
+    "</style>",
+)
+
+
+def picture(width: int, height: int, title: str, parts: list[str]) -> str:
+    """A drawing whose colours follow the reader's scheme."""
+    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{title}">',
+        *STYLE,
+        f'<rect width="{width}" height="{height}" rx="10" style="fill: var(--paper)"/>',
+        f'<text class="title" x="20" y="34">{title}</text>',
+        *parts,
+        "</svg>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def commands_chart(found: dict[str, Any]) -> str:
+    """Seconds of the same command by mbrace and others (bench/results/commands.json)."""
+    width, left, y, parts, metric = 680, 240, 56, [], None
+    longest = max(row["seconds"] for row in found["rows"])
+    for row in found["rows"]:
+        if row["metric"] != metric:
+            y += 10 if metric else 0
+            metric = row["metric"]
+            parts.append(f'<text x="20" y="{y + 19}" font-weight="600">{metric}</text>')
+        ours, long = row["who"] == "mbrace", max(2.0, (width - left - 90) * row["seconds"] / longest)
+        parts += [
+            f'<text class="{"" if ours else "quiet"}" x="{left - 12}" y="{y + 19}" text-anchor="end">{row["who"]}</text>',
+            f'<rect x="{left}" y="{y + 3}" width="{long:.1f}" height="21" rx="3" '
+            f'style="fill: var(--{"bar" if ours else "other"})"/>',
+            f'<text x="{left + long + 10:.1f}" y="{y + 19}" font-weight="{600 if ours else 400}">'
+            f"{row['seconds']:.{2 if row['seconds'] < 10 else 1}f} s</text>",
+        ]
+        y += 30
+    same = all(row.get("same", found["sentences"]) == found["sentences"] for row in found["rows"])
+    machine = found["machine"].removeprefix("Machine: ").split(", ")[:2]
+    note = f"Standard MBR from file to file ({', '.join(machine)}).{' All write the same lines.' if same else ''}"
+    parts.append(f'<text class="quiet" x="20" y="{y + 28}">{note}</text>')
+    title = f"Seconds for {found['sentences']} sentences with {found['samples']} samples each"
+    return picture(width, y + 46, title, parts)
 
 
 def bars(gains: list[Gain]) -> str:
     """Five bars: how many times as fast racing is as our own run without pruning."""
-    width, left, row, top = 880, 252, 44, 64
+    width, left, row, top = 680, 250, 46, 58
     height, longest = top + row * len(gains) + 36, max(gain.times for gain in gains)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        'role="img" aria-label="How many times as fast racing is as our own run without pruning">',
-        "<style>",
-        ":root { --ink: #1d2733; --quiet: #5d6b7a; --bar: #0b7a75; --line: #c2410c; --paper: #ffffff; }",
-        "@media (prefers-color-scheme: dark) {",
-        ":root { --ink: #e8edf2; --quiet: #9fb0c0; --bar: #2fb8ae; --line: #fb923c; --paper: #12181f; } }",
-        'text { font: 14px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; fill: var(--ink); }',
-        ".quiet { fill: var(--quiet); font-size: 13px } .title { font-size: 16px; font-weight: 600 }",
-        "</style>",
-        f'<rect width="{width}" height="{height}" rx="10" style="fill: var(--paper)"/>',
-        '<text class="title" x="24" y="34">Racing: times as fast as our own run without pruning</text>',
-    ]
-    scale = (width - left - 110) / longest
+    parts: list[str] = []
+    scale = (width - left - 90) / longest
     for index, gain in enumerate(gains):
         y = top + row * index
         length = scale * gain.times
         parts += [
-            f'<text x="{left - 14}" y="{y + 18}" text-anchor="end">{gain.utility}</text>',
-            f'<text class="quiet" x="{left - 14}" y="{y + 35}" text-anchor="end">{gain.machine}</text>',
+            f'<text x="{left - 12}" y="{y + 18}" text-anchor="end">{gain.utility}</text>',
+            f'<text class="quiet" x="{left - 12}" y="{y + 36}" text-anchor="end">{gain.machine}</text>',
             f'<rect x="{left}" y="{y + 6}" width="{length:.1f}" height="28" rx="3" style="fill: var(--bar)"/>',
             f'<text x="{left + length + 10:.1f}" y="{y + 26}" font-weight="600">{factor(gain.times)}</text>',
         ]
-    one, last = left + scale, height - 14
+    one = left + scale
     parts += [
         f'<line x1="{one:.1f}" x2="{one:.1f}" y1="{top - 6}" y2="{height - 40}" style="stroke: var(--line)"/>',
-        f'<text class="quiet" x="24" y="{last}">'
+        f'<text class="quiet" x="20" y="{height - 14}">'
         "* random weights of that shape: speed only. The line is 1: no gain.</text>",
-        "</svg>",
     ]
-    return "\n".join(parts) + "\n"
+    return picture(width, height, "Racing: times as fast as our own run without pruning", parts)
 
 
 if __name__ == "__main__":

@@ -66,14 +66,6 @@ def comet_gain() -> Gain:
     return Gain("COMET-22's size *", "H200", full["calls"] / race["calls"], *seconds)
 
 
-def paper_way_gain() -> Gain:
-    """COMET-22's size in the run that also has the paper's way: random weights, pruning by chrF++ values."""
-    rows = {row["what"]: row for row in stored("neural")["rows"] if row["section"] == "races"}
-    full, race = (rows[f"mbrace, {how}, 64 sentences racing, bfloat16"] for how in ("no pruning", "confidence pruning"))
-    left = [1 - float(re.findall(r"([\d.]+)% of calls saved", row["note"])[0]) / 100 for row in (full, race)]
-    return Gain("COMET-22's size *", "H200", left[0] / left[1], 100 / full["rate"], 100 / race["rate"])
-
-
 def cross_gains() -> list[Gain]:
     """Cross-encoders: random weights, pruning by the learned metric's values."""
     return [
@@ -86,28 +78,6 @@ def cross_gains() -> list[Gain]:
         )
         for result in stored("cross")["results"]
     ]
-
-
-def fast_sentences() -> str:
-    """What the fast preset saves, in words."""
-    rows, ways = stored("fewer_strings")["rows"], stored("translating")["ways"]
-    full = rows["no pruning"]["seconds"]
-    times, regret = (
-        full / next(row["seconds"] for name, row in rows.items() if name.startswith(start))
-        for start in ("fast", "regret")
-    )
-    standard = next(row["seconds"] for name, row in ways.items() if name.startswith("standard"))
-    fast, racing, beam = (
-        ways[name]["seconds"] / standard for name in ("beam 256, 64 draws", "racing, alpha 0.99", "beam 10")
-    )
-    on_cpu = {name.split()[0]: row["times as fast"].removesuffix("x") for name, row in learned_rows().items()}
-    return (
-        f"With COMET, and with small encoders on a CPU, it also encodes only hypotheses that may win: **{times:.2f}** "
-        f"times as fast as unpruned at COMET-22's size (regret alone: {regret:.2f}),\n**{on_cpu['fast']}** times with "
-        f"the learned metric on two cores (regret alone: {on_cpu['regret']}).\nTranslating with a small metric took "
-        f"{fast:.2f} of standard MBR's time with 64 draws (racing alone: {racing:.2f}; beam 10: {beam:.2f}): there, "
-        "making strings is the cost."
-    )
 
 
 def factor(ratio: float) -> str:

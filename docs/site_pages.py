@@ -19,6 +19,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parent.parent
+TABS = re.compile(r"<!-- tabs -->\n(.*?)\n<!-- end -->", re.DOTALL)
 LINK = re.compile(r"(\]\()(\.\./[^)#\s]+|[\w/]+\.ipynb)(#[^)\s]*)?(\))")
 
 
@@ -53,6 +54,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             markdown = markdown[: markdown.index("\n\n")] + "\n\n" + generate()
     if SETTINGS in markdown:
         markdown = markdown.replace(SETTINGS, settings_reference())
+    markdown = TABS.sub(lambda found: tabs(found[1]), markdown)
     folder = (ROOT / "docs" / page.file.src_uri).parent
 
     def link(found: re.Match[str]) -> str:
@@ -66,6 +68,15 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return f"{found[1]}{address}{found[3] or ''}{found[4]}"
 
     return LINK.sub(link, markdown)
+
+
+def tabs(text: str) -> str:
+    """Tabs of what GitHub shows one after another: a paragraph in bold begins a tab."""
+    lines = []
+    for line in text.split("\n"):
+        title = re.fullmatch(r"\*\*(.+)\*\*", line)
+        lines.append(f'=== "{title[1]}"' if title else f"    {line}".rstrip())
+    return "\n".join(lines)
 
 
 def on_post_page(output: str, **_: Any) -> str:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -106,45 +103,6 @@ def test_the_menu_has_every_page() -> None:
     pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
     notebooks = {path.relative_to(DOCS).with_suffix(".md").as_posix() for path in NOTEBOOKS}
     assert menu == pages | notebooks
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The documentation site, built as `make docs` builds it."""
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
-    return folder
-
-
-LIKELY = [
-    *("chrF", "COMET", "MBR", "rerank", "n-best", "vLLM", "llama.cpp", "OpenAI", "ollama", "summarization", "DPO"),
-    *("self-consistency", "pandas", "polars", "Ray", "resume", "GPU", "pruning", "alpha", "bootstrap", "XCOMET"),
-    *("MetricX", "BLEU", "BLEURT", "BERTScore", "install", "error", "fine-tuning", "temperature", "parquet"),
-    *("minimum bayes risk", "best of n", "code generation", "majority vote", "batch size", "epsilon sampling"),
-]
-
-
-def test_likely_searches_find_a_page(site: Path) -> None:
-    pages = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]
-    texts = [f"{page['title']} {page['text']}".lower() for page in pages]
-    assert [words for words in LIKELY if not any(words.lower() in text for text in texts)] == []
-
-
-def test_no_page_loads_anything_from_another_host(site: Path) -> None:
-    loaded = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*?\b(?:src|href)=["']?(?:https?:)?//[^>]*>""")
-    for page in site.rglob("*.html"):
-        tags = [found[0] for found in loaded.finditer(page.read_text(encoding="utf-8"))]
-        assert [tag for tag in tags if 'rel="canonical"' not in tag] == [], page.name
-
-
-def test_the_options_table_has_every_setting(site: Path) -> None:
-    from mbrace.setting_fields import table_of
-    from mbrace.settings import ModelSettings, Race, Sampling
-
-    page = (site / "options" / "index.html").read_text(encoding="utf-8")
-    names = {name for kind in (Race, Sampling, ModelSettings) for name in table_of(kind)} - {"pool"}
-    assert {name for name in names if f"<code>{name}</code>" not in page} == set()
 
 
 def test_figures_and_tables_of_the_readme_and_the_benchmarks_are_the_measured_ones(
