@@ -1,7 +1,7 @@
 """Whole jobs side by side: mbrace, mbrs and the paper's procedure on the same candidates in one run.
 
     python bench/peers.py            # writes bench/results/peers.{md,json,png}
-    python bench/peers.py --chart    # writes docs/pictures/peers.svg and bench/results/commands.{md,json}; then bench/readme.py
+    python bench/peers.py --chart    # writes docs/pictures/peers.svg and bench/results/commands.{md,json}
 
 creates an environment for mbrs under build/ (it pins other versions). The chart is of whole commands, from
 file to file, as a user of mbrs types them: wall seconds, and whether the bytes are the same.

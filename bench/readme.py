@@ -198,9 +198,9 @@ STYLE = (
     "<style>",
     ":root { --ink: #1d2733; --quiet: #5d6b7a; --bar: #0b7a75; --other: #a3afbb; --line: #c2410c; --paper: #ffffff; }",
     "@media (prefers-color-scheme: dark) {",
-    ":root { --ink: #e8edf2; --quiet: #9fb0c0; --bar: #2fb8ae; --other: #55636f; --line: #fb923c; --paper: #12181f; } }",
+    ":root { --ink: #e8edf2; --quiet: #9fb0c0; --bar: #2fb8ae; --other: #55636f; --line: #fb923c; --paper: #12181f }}",
     'text { font: 16px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; fill: var(--ink); }',
-    ".quiet { fill: var(--quiet); font-size: 15px } .title { font-size: 18px; font-weight: 600 }",
+    ".quiet { fill: var(--quiet); font-size: 15px } .title { font-size: 18px } .title, .strong { font-weight: 600 }",
     "</style>",
 )
 
@@ -227,13 +227,14 @@ def commands_chart(found: dict[str, Any]) -> str:
         if row["metric"] != metric:
             y += 10 if metric else 0
             metric = row["metric"]
-            parts.append(f'<text x="20" y="{y + 19}" font-weight="600">{metric}</text>')
+            parts.append(f'<text x="20" y="{y + 19}" class="strong">{metric}</text>')
         ours, long = row["who"] == "mbrace", max(2.0, (width - left - 90) * row["seconds"] / longest)
         parts += [
-            f'<text class="{"" if ours else "quiet"}" x="{left - 12}" y="{y + 19}" text-anchor="end">{row["who"]}</text>',
+            f'<text class="{"" if ours else "quiet"}" x="{left - 12}" y="{y + 19}" text-anchor="end">',
+            f"{row['who']}</text>",
             f'<rect x="{left}" y="{y + 3}" width="{long:.1f}" height="21" rx="3" '
             f'style="fill: var(--{"bar" if ours else "other"})"/>',
-            f'<text x="{left + long + 10:.1f}" y="{y + 19}" font-weight="{600 if ours else 400}">'
+            f'<text x="{left + long + 10:.1f}" y="{y + 19}" class="{"strong" if ours else ""}">'
             f"{row['seconds']:.{2 if row['seconds'] < 10 else 1}f} s</text>",
         ]
         y += 30
@@ -258,7 +259,7 @@ def bars(gains: list[Gain]) -> str:
             f'<text x="{left - 12}" y="{y + 18}" text-anchor="end">{gain.utility}</text>',
             f'<text class="quiet" x="{left - 12}" y="{y + 36}" text-anchor="end">{gain.machine}</text>',
             f'<rect x="{left}" y="{y + 6}" width="{length:.1f}" height="28" rx="3" style="fill: var(--bar)"/>',
-            f'<text x="{left + length + 10:.1f}" y="{y + 26}" font-weight="600">{factor(gain.times)}</text>',
+            f'<text x="{left + length + 10:.1f}" y="{y + 26}" class="strong">{factor(gain.times)}</text>',
         ]
     one = left + scale
     parts += [

@@ -51,6 +51,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Put in what is generated, and make links to files of the repository that are no pages of the site."""
     for marker, generate in GENERATED.items():
         if marker in markdown:
+            page.meta["search"] = {"boost": 0.1}  # guides come before references
             markdown = markdown[: markdown.index("\n\n")] + "\n\n" + generate()
     if SETTINGS in markdown:
         markdown = markdown.replace(SETTINGS, settings_reference())
