@@ -104,6 +104,7 @@ def command_reference() -> str:
 
 def settings_reference() -> str:
     """Every setting, from the fields of their classes."""
+    from mbrace.answers import Answering
     from mbrace.setting_fields import options_table
     from mbrace.settings import ModelSettings, Network, Race, Sampling
 
@@ -111,6 +112,7 @@ def settings_reference() -> str:
         "Races": Race,
         "Candidates of a model": Sampling,
         "Models and servers": ModelSettings,
+        "Answers": Answering,
         "Metrics": Network,
     }
     return "\n\n".join(f"## {subject}\n\n{options_table(kind)}" for subject, kind in subjects.items())

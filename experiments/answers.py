@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import mbrace
-from mbrace.answers import Vote, answers, prompt_of
+from mbrace.answers import Answering, Vote, answers, prompt_of
 from mbrace.io.candidates import read_records
 from mbrace.records import Record
 from mbrace.sampler import Draws, FunctionDrawer, Receipt, Want
@@ -145,8 +145,8 @@ def vote_rows(lists: Sequence[Sequence[str]]) -> list[list[Any]]:
     for confidence in (0.9, 0.95, 0.99, 1.0):
         utility, found = mbrace.ExactMatch(), []
         for votes in lists:
-            options: dict[str, Any] = {"n": len(votes), "utility": utility, "confidence": confidence}
-            found.append(next(answers([prompt_of("q", 0)], Stored(votes), **options)))
+            settings = Answering(n=len(votes), confidence=confidence)
+            found.append(next(answers([prompt_of("q", 0)], Stored(votes), settings, utility=utility)))
         agreed = np.mean([answer.text == best for answer, best in zip(found, final, strict=True)])
         draws, requests = (
             np.mean([getattr(answer.receipt, name) for answer in found]) for name in ("draws", "requests")
@@ -179,7 +179,8 @@ def loss_rows(
         held.append(dict(zip(texts, (means / max(float(means.std()), 1e-9)).tolist(), strict=True)))
 
     def raced(drawn: Sequence[str], regret: float) -> tuple[int, str]:
-        answer = next(answers([prompt_of("q", 0)], Stored(drawn), n=MOST, utility=utility, regret=regret))
+        settings = Answering(n=MOST, regret=regret)
+        answer = next(answers([prompt_of("q", 0)], Stored(drawn), settings, utility=utility))
         return answer.draws, answer.text
 
     def fixed(drawn: Sequence[str], n: int) -> str:

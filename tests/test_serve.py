@@ -21,6 +21,7 @@ import uvicorn
 from test_answer import PEAKED, SPREAD, Model
 
 import mbrace
+from mbrace.answers import Answering
 from mbrace.serve.app import Access, create_app
 from mbrace.serve.engine import Engine, SharedWindow
 from mbrace.serve.limits import Limits, limited_config, listen
@@ -44,7 +45,7 @@ def endpoint() -> Iterator[Served]:
         return mbrace.Server(model.url, "m", chat=chat, retries=0, concurrency=64)
 
     utilities = {"chrf++": mbrace.ChrF(), "exact": mbrace.ExactMatch(numbers=True)}
-    engine = Engine(make, utilities, most_draws=16, regret=0.2, confidence=0.95, open_requests=32)
+    engine = Engine(make, utilities, Answering(), open_requests=32)
     listener = listen("127.0.0.1", 0)
     app = create_app(engine, Access(), model="m")
     server = uvicorn.Server(limited_config(app, Limits(connections=256), log_level="error"))
@@ -195,8 +196,7 @@ def test_other_models_bodies_hosts_and_origins_are_refused(served: Served) -> No
 def test_the_key_is_needed_where_one_is_set() -> None:
     from starlette.testclient import TestClient
 
-    engine = Engine(lambda chat: None, {"chrf++": mbrace.ChrF()}, most_draws=4, regret=0.2, confidence=0.95,  # type: ignore[arg-type, return-value]
-                    open_requests=1)  # fmt: skip
+    engine = Engine(lambda chat: None, {"chrf++": mbrace.ChrF()}, Answering(), open_requests=1)  # type: ignore[arg-type, return-value]
     client = TestClient(create_app(engine, Access("secret"), model="m"), base_url="http://localhost")
     assert client.get("/health").status_code == 200
     assert client.get("/").status_code == 200
@@ -209,7 +209,7 @@ def test_the_key_is_needed_where_one_is_set() -> None:
 def test_without_a_key_only_loopback_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MBRACE_SERVE_KEY", raising=False)
     with pytest.raises(mbrace.UserError, match=r"host 0\.0\.0\.0: others could use this endpoint; set a key"):
-        serve(lambda chat: None, {}, model="m", host="0.0.0.0")  # type: ignore[arg-type, return-value]
+        serve(lambda chat: None, {}, model="m", settings=Answering(), host="0.0.0.0")  # type: ignore[arg-type, return-value]
 
 
 # upstream

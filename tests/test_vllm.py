@@ -300,7 +300,7 @@ def test_a_server_that_ignores_epsilon_is_refused_and_told_how_to_learn_it(vllm:
     server = mbrace.Server(vllm.url, "m", prompt="{source}", epsilon=0.03)
     with pytest.raises(ServiceError, match="epsilon has no effect there; start vLLM in an environment in which mbrace"):
         server.candidates(["eins"], 4)
-    with pytest.raises(UserError, match=r"epsilon 1\.5: must be from 0 to 1"):
+    with pytest.raises(UserError, match=r"epsilon 1\.5: must be between 0 and 1"):
         mbrace.Server(vllm.url, "m", epsilon=1.5)
 
 

@@ -3,30 +3,63 @@ while the race between them is open."""
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.api import decode_corpus
-from mbrace.errors import UserError, check_number, check_whole
+from mbrace.errors import LARGEST, Parameter, SettingError, UserError, check_number, check_whole
 from mbrace.metrics.exact_match import ExactMatch
-from mbrace.prune import Confidence, PruningFunction, Standings
+from mbrace.prune import Confidence, PruningFunction, RaceState, Standings
 from mbrace.race import Watch
 from mbrace.records import Record
 from mbrace.result import Candidate, Decoded, Phases
-from mbrace.sampler import Drawer, Draws, FunctionDrawer, Receipt, Want
+from mbrace.sampler import Drawer, Draws, FunctionDrawer, Receipt, Want, doubling, ids_of
+from mbrace.setting_fields import Settings, setting
 from mbrace.utility import PairFunction, Utility
 from mbrace.windows import OnError
 
-DRAWS = 16
 FIRST_STEP = 4
-REGRET = 0.2
-VOTE_CONFIDENCE = 0.95
 Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answering(Settings):
+    """How answers are drawn, and when a race between them is over: flags of `mbrace answer` and `serve`, keywords of
+    `Server.answer` and `CausalLM.answer`."""
+
+    n: int = setting(16, "most draws per prompt", int, least=1, most=LARGEST, flag="-n", metavar="N")
+    regret: float = setting(
+        0.2,
+        "no more draws when the expected regret of answering now is at most X of the spread between draws",
+        float,
+        least=0,
+        metavar="X",
+    )
+    confidence: float = setting(
+        0.95,
+        "with --utility exact: the vote is over when the leader is ahead with this probability; 1: only when nothing "
+        "can overtake it",
+        float,
+        least=0.5,
+        most=1,
+        metavar="P",
+        excludes=(("logprobs", True, "whose weights are no votes to count: they stop by regret"),),
+    )
+    nbest: int = setting(1, "write the N best answers", int, least=1, most=LARGEST, metavar="N")
+    logprobs: bool = setting(False, "weight draws by their log-probabilities", bool)
+    seed: int = setting(0, "random seed", int)
+    window: int = setting(64, "prompts racing at once", int, least=1, most=LARGEST, metavar="N", described=False)
+
+    def __post_init__(self) -> None:
+        """Refuse settings that make no sense, before anything is drawn."""
+        super().__post_init__()
+        if self.nbest > self.n:
+            raise SettingError("nbest", self.nbest, f"only valid with {Parameter('n', self.nbest)} or more")
 
 
 @dataclass(frozen=True)
@@ -98,66 +131,74 @@ class Vote:
 
     A vote is over when no answer can overtake the leader within `most` draws, or when the leader is more probable than
     the second with at least `confidence`, under a Beta posterior of their votes (Adaptive-Consistency, Aggarwal et al.
-    2023); 1 leaves only the first reason, which changes no answer. Texts with the same answer never part, so all but
-    the first are dropped.
+    2023); 1 leaves only the first reason, which changes no answer. A step draws as many as it takes at least to decide
+    the vote, so that no draw is made after the one that decides it. Of texts with the same answer the first stays.
     """
 
     most: int
-    confidence: float = VOTE_CONFIDENCE
+    confidence: float = Answering.confidence
+    plans_pools: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_whole("most", self.most, least=1)
         check_number("confidence", self.confidence, least=0.5, most=1)
 
     def __call__(self, standings: Standings) -> NDArray[np.bool_]:
-        """Keep one text per answer, or the leaders alone if the vote is decided."""
+        """Keep one text per answer."""
         utilities = np.ascontiguousarray(standings.utilities)
-        votes = np.rint(utilities @ standings.counts).astype(np.int64)
-        keep = np.zeros(len(votes), dtype=np.bool_)
-        keep[standings.leaders()] = True
+        keep = np.zeros(len(utilities), dtype=np.bool_)
         first: dict[bytes, int] = {}
-        for row in [*standings.leaders().tolist(), *range(len(votes))]:
+        for row in [*standings.leaders().tolist(), *range(len(utilities))]:
             first.setdefault(utilities[row].tobytes(), row)
-        rows = sorted(first.values(), key=lambda row: -votes[row])
-        rank = standings.nbest
-        left = self.most - int(standings.counts.sum())
-        lowest = int(votes[rows[min(rank, len(rows)) - 1]])
-        rival = int(votes[rows[rank]]) if rank < len(rows) else 0
-        if lowest - rival > left or self.is_decided(lowest, rival):
-            return keep
-        keep[rows] = True
-        if len(rows) <= rank:  # too few answers so far: another may come
-            keep[:] = True
+        keep[list(first.values())] = True
         return keep
+
+    def draws(self, state: RaceState) -> int:
+        """The fewest draws that may decide the vote; 0: it is decided."""
+        shares = [] if state.means is None else state.means.tolist()
+        leader, rival = [*sorted((round(share * state.draws) for share in shares), reverse=True), 0, 0][:2]
+        left = self.most - state.used
+        sizes = range(0 if leader else 1, left)
+        return min(left, sizes.start + bisect_left(sizes, True, key=lambda more: self._ends(leader, rival, more, left)))
+
+    def _ends(self, leader: int, rival: int, more: int, left: int) -> bool:
+        """Whether the vote is decided if the leader gets all of the next `more` draws, of `left`."""
+        return leader + more - rival > left - more or self.is_decided(leader + more, rival)
 
     def is_decided(self, leader: int, second: int) -> bool:
         """Whether P(p_leader > p_second) >= confidence under Beta(leader + 1, second + 1), in exact integers."""
         if self.confidence == 1:
             return False
         total = leader + second + 1
-        ways = sum(math.comb(total, j) for j in range(leader + 1))
+        term = ways = 1
+        for j in range(leader):  # binomial coefficients up to that of `leader`
+            term = term * (total - j) // (j + 1)
+            ways += term
         return bool(ways >= self.confidence * 2**total)
 
-    @property
-    def first_step(self) -> int:
-        """The fewest equal draws that decide a vote, but at least 4."""
-        sizes = range(FIRST_STEP, self.most)
-        return next((size for size in sizes if 2 * size > self.most or self.is_decided(size, 0)), self.most)
+
+def answer_all(
+    prompts: str | Sequence[str | Sequence[Message]],
+    source: CountedSource,
+    settings: Answering,
+    *,
+    ids: Sequence[str | int] | None,
+    utility: Utility | PairFunction | None,
+) -> Any:
+    """An `Answer` for each prompt, or one for one text."""
+    if isinstance(prompts, str):
+        return answer_all([prompts], source, settings, ids=ids, utility=utility)[0]
+    names = ids_of(prompts, ids)  # type: ignore[arg-type]
+    records = [prompt_of(prompt, name) for prompt, name in zip(prompts, names, strict=True)]
+    return list(answers(records, source, settings, utility=utility))
 
 
 def answers(
     prompts: Iterable[Record],
     source: CountedSource,
+    settings: Answering = Answering(),
     *,
-    n: int = DRAWS,
     utility: Utility | PairFunction | None = None,
-    regret: float = REGRET,
-    confidence: float = VOTE_CONFIDENCE,
-    nbest: int = 1,
-    seed: int = 0,
-    window: int = 64,
-    weighted: bool = False,
-    keep_utilities: bool = False,
     watch: Watch | None = None,
     phases: Phases | None = None,
     on_error: OnError | None = None,
@@ -165,27 +206,23 @@ def answers(
     """The answers to prompts, in order, `window` of them racing at a time.
 
     At most `n` draws are made for each: 4, then 8, 16, ... in all, while the race is open. It is over when the expected
-    `regret` of answering now is at most this part of the spread between the draws or, with an `ExactMatch` as utility,
-    when the vote is decided with `confidence`. `weighted` says that the source gives log-probabilities, which weight
-    the draws: then votes stop by regret too.
+    `regret` of answering now is at most this part of the spread between the draws. With an `ExactMatch` as utility the
+    draws vote (`Vote`), unless log-probabilities weight them: then there are no votes to count, and regret decides. A
+    race is for the best answer alone; the others of `nbest` have the utilities that they had when they left it.
     """
-    check_whole("n", n, least=1)
-    check_whole("nbest", nbest, least=1, most=n)
-    is_vote = isinstance(utility, ExactMatch) and not weighted
-    prune: PruningFunction = Vote(n, confidence) if is_vote else Confidence(regret=regret)
-    begin = prune.first_step if isinstance(prune, Vote) else FIRST_STEP
+    n, is_vote = settings.n, isinstance(utility, ExactMatch) and not settings.logprobs
+    prune: PruningFunction = Vote(n, settings.confidence) if is_vote else Confidence(regret=settings.regret)
     sampler = _Counted(source, utility.answer if isinstance(utility, ExactMatch) and utility.pattern else None)
     found = decode_corpus(
         prompts,
         utility=utility,
         prune=prune,
-        schedule=steps_to(n, begin),
-        seed=seed,
-        nbest=nbest,
-        window=window,
+        schedule=(n,) if is_vote else steps_to(n),
+        seed=settings.seed,
+        window=settings.window,
         sampler=sampler,
         pool=True,
-        keep_utilities=keep_utilities,
+        keep_utilities=settings.nbest > 1,
         watch=watch,
         phases=phases,
         on_error=on_error,
@@ -194,17 +231,29 @@ def answers(
         receipt = sampler.finish(decoded.id)
         yield Answer(
             decoded.id, decoded.text, receipt.draws, _why(decoded, receipt, n, is_vote), decoded.utility, receipt,
-            decoded.nbest, decoded,
+            _ranked(decoded, utility)[: settings.nbest], decoded,
         )  # fmt: skip
 
 
-def steps_to(n: int, begin: int = FIRST_STEP) -> tuple[int, ...]:
+def steps_to(n: int) -> tuple[int, ...]:
     """The sample sizes of a race: 4, 8, 16, ..., n."""
-    sizes = []
-    while begin < n:
-        sizes.append(begin)
-        begin *= 2
-    return (*sizes, n)
+    return doubling(min(FIRST_STEP, n), n)
+
+
+def _ranked(decoded: Decoded, utility: object) -> tuple[Candidate, ...]:
+    """The answer, then the other draws (one for each answer of a vote), by expected utility when they left the race."""
+    if (table := decoded.utilities) is None:
+        return decoded.nbest
+    counts = np.broadcast_to(table.counts if table.weights is None else table.weights, table.utilities.shape)
+    scored = ~np.isnan(table.utilities)
+    total = (np.where(scored, table.utilities, 0.0) * counts).sum(1)
+    means = total / np.maximum((counts * scored).sum(1), np.finfo(np.float64).tiny)
+    name = utility.answer if isinstance(utility, ExactMatch) else str
+    found = {name(decoded.text): decoded.nbest[0]}
+    for row in np.argsort(-means, kind="stable").tolist():
+        text = table.hypotheses[row]
+        found.setdefault(name(text), Candidate(text, None, float(means[row])))
+    return tuple(found.values())
 
 
 def _why(decoded: Decoded, receipt: Receipt, n: int, is_vote: bool) -> str:

@@ -115,11 +115,17 @@ class RaceState(NamedTuple):
     draws: int  # so far
     utility_calls: int  # so far
     nbest: int
+    used: int = 0  # draws so far, with those of no use
+    means: NDArray[np.float64] | None = None  # (alive,) expected utilities; None before the first step
 
 
 @runtime_checkable
 class SelfScheduled(Protocol):
-    """A pruning function with a schedule of its own; the race's schedule only limits the number of draws."""
+    """A pruning function with a schedule of its own; the race's schedule only limits the number of draws.
+
+    One whose attribute `plans_pools` is true also plans races whose hypotheses are drawn (`pool`), which go on until it
+    wants no more draws.
+    """
 
     def draws(self, state: RaceState) -> int:
         """How many pseudo-references the next time step draws; 0: the race is over. A UserError refuses the record."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mbrace._native import Tally
 from mbrace.errors import UserError
 from mbrace.forecast import Outsiders, View
-from mbrace.prune import PruningFunction, RaceState, SelfScheduled, Standings, stops_by_regret
+from mbrace.prune import PruningFunction, RaceState, SelfScheduled, Standings, planner_of, stops_by_regret
 from mbrace.randomness import key
 from mbrace.records import Record, check_logprobs
 from mbrace.result import Candidate, Decoded, Step, UtilityTable
@@ -24,6 +24,7 @@ from mbrace.wording import counted
 
 NOBODY = np.empty(0, dtype=np.int64)  # indices of no hypothesis
 NOBODY.setflags(write=False)
+FEWEST = 4  # draws of one text that end a race between draws, where others of its draws were of no use
 
 
 class SentenceRace:
@@ -56,6 +57,7 @@ class SentenceRace:
         self.enough = settings.nbest if stops_by_regret(prune) else 1
         self.pool, self.exclude_self = settings.pool, settings.exclude_self
         self.grows = settings.pool or outsiders is not None  # hypotheses may be let in
+        self._is_planned = settings.pool and planner_of(prune) is not None
         # whether the hypotheses are draws themselves, to be left out of their own expected utility
         self._own_draws = settings.exclude_self and (settings.pool or record.pseudo_references is None)
         self._keep_utilities = keep_utilities
@@ -84,7 +86,9 @@ class SentenceRace:
         """Whether more pseudo-references are available and change anything for those in the race."""
         if self.exhausted or self.failure is not None:
             return False
-        return len(self.tally) > (self.enough if self.steps else 1) or (self.pool and not self.steps)
+        if self.pool and (self._is_planned or not self.steps or self.tally.draws < min(FEWEST, self.used)):
+            return True
+        return len(self.tally) > (self.enough if self.steps else 1)
 
     @property
     def is_plain(self) -> bool:
@@ -105,12 +109,14 @@ class SentenceRace:
     def planned(self, planner: SelfScheduled, most: int | None) -> int:
         """How many pseudo-references the planner wants next, so that there are at most `most`."""
         calls = sum(step.utility_calls for step in self.steps)
-        state = RaceState(len(self.hypotheses), len(self.tally), self.tally.draws, calls, self.nbest)
+        state = RaceState(
+            len(self.hypotheses), len(self.tally), self.tally.draws, calls, self.nbest, self.used, self.means
+        )
         try:
             count = planner.draws(state)
         except UserError as error:
             raise self.record.error(str(error)) from None
-        return count if most is None else min(count, most - state.draws)
+        return count if most is None else min(count, most - self.used)
 
     def add(self, draws: Draws, wanted: int) -> list[str]:
         """Append draws to R_t (line 7) and return the strings that are new."""

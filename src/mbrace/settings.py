@@ -205,7 +205,8 @@ class Race(Settings):
         if isinstance(self.prune, str):
             return self.prune
         named = {Confidence: "confidence", Bottom: "bottom", Halving: "halving"}
-        return named.get(type(self.prune), "halving" if planner_of(self.prune) is not None else "")
+        plans_lists = planner_of(self.prune) is not None and not getattr(self.prune, "plans_pools", False)
+        return named.get(type(self.prune), "halving" if plans_lists else "")
 
     def seen(self, name: str) -> object:
         """The pruning function and the method by their names, and a method that prunes nothing as no pruning."""
@@ -423,11 +424,13 @@ _HERE = {"excludes": (("server", ..., "which does not get it"),)}
 _ENCODER = {"excludes": (("server", ..., "which does not get it"), ("prompt", ..., "which is for decoder-only models"))}
 _THERE = {"needs": ("server", ...)}
 _OPTION = {"needs": ("server", ...), "group": "server"}
+LOCAL = "local"  # the server that is llama.cpp with SmolLM2 in this process
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings(Settings):
-    """A model that makes candidates: here (a folder or a name) or, with `server`, one on an OpenAI-compatible server.
+    """A model that makes candidates or answers: here (a folder or a name) or, with `server`, one on a server that is
+    compatible with OpenAI's; with server "local", SmolLM2 by llama.cpp in this process.
 
     A `prompt` with {source} in it makes it decoder-only (causal); without one it is an encoder-decoder.
     """
@@ -446,8 +449,13 @@ class ModelSettings(Settings):
     stop: str | None = setting(None, "outputs of a --prompt or a --server end before this text", str, metavar="TEXT")
     device: str | None = setting(None, "cuda or cpu", str, metavar="DEVICE", described=False, **_HERE)
     dtype: str | None = setting(None, "float32 | bfloat16 | float16", str, metavar="DTYPE", **_HERE)
-    server: str | None = setting(None, "an OpenAI-compatible server that runs --model", str, metavar="URL")
-    max_tokens: int = setting(512, "maximum tokens per sample from the server", int, least=1, metavar="N", **_THERE)
+    server: str | None = setting(
+        None,
+        f"an OpenAI-compatible server that runs --model; the key is OPENAI_API_KEY; {LOCAL}: SmolLM2, in this process",
+        str,
+        metavar="URL",
+    )
+    max_tokens: int = setting(512, "maximum tokens per sample", int, least=1, most=LARGEST, metavar="N")
     concurrency: int = setting(
         8, "requests to the server at the same time", int, least=1, metavar="N", described=False, **_THERE
     )
@@ -463,6 +471,8 @@ class ModelSettings(Settings):
     def __post_init__(self) -> None:
         """Refuse settings that make no sense, before a model is loaded."""
         super().__post_init__()
+        if self.server == LOCAL and self.model == "bundled":
+            object.__setattr__(self, "model", "SmolLM2-135M-Instruct")
         bundled, model = self.model == "bundled", Parameter("model")
         if self.server is not None:
             if bundled:

@@ -15,11 +15,10 @@ def show_answers(console: Any) -> None:
     from mbrace.answers import answers, prompt_of
     from mbrace.serve.engine import watching
     from mbrace.servers.local import MODEL, local_server
-    from mbrace.servers.server import Ongoing, Server
+    from mbrace.servers.server import Server
 
     console.print(f"[bold]{MODEL}[/] by llama.cpp, in this process: [italic]{PROMPT}[/]")
     server = Server(local_server(), MODEL, max_tokens=40, temperature=0.8)
-    ongoing, utility = Ongoing(server), ChrF()
 
     def show(step: dict[str, Any]) -> None:
         console.print(f"\n{step['draws']} whole draws, the best by expected chrF++ among them:")
@@ -30,7 +29,7 @@ def show_answers(console: Any) -> None:
             text = visible(" ".join(row["text"].split()))
             console.print(f"  {row['utility'] or 0.0:6.2f}  {text}{times}{state}", markup=False, highlight=False)
 
-    answer = next(answers([prompt_of(PROMPT, 0)], ongoing, utility=utility, watch=watching(show, ongoing, utility)))
+    answer = next(answers([prompt_of(PROMPT, 0)], server, utility=ChrF(), watch=watching(show)))
     console.print("\n[bold]Answer[/]: ", end="")
     console.print(visible(answer.text), highlight=False, markup=False)
     cost = answer.receipt

@@ -17,6 +17,7 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 # The flags of parameters that have other names
 FLAGS = {
     "out": "-o",
+    "n": "-n",
     "shuffle": "--no-shuffle",
     "method_options": "--method-option",
     "server_options": "--server-option",

@@ -51,7 +51,7 @@ def given(args: argparse.Namespace, kind: type[Settings]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, known in table_of(kind).items():
         flag = flag_of(name, known)
-        value = None if flag is None else getattr(args, flag[2:].replace("-", "_"), None)
+        value = None if flag is None else getattr(args, flag.lstrip("-").replace("-", "_"), None)
         if value is None or value == []:
             continue
         if known.kind is dict:
@@ -179,11 +179,11 @@ def add_race(parser: argparse.ArgumentParser, *, preset: str = "paper", without:
     add_settings(group, Race, without=without)
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
+def add_model(parser: argparse.ArgumentParser, *, title: str = "model", without: Collection[str] = ()) -> None:
     """`--model` or `--server`, and how they sample."""
-    group = parser.add_argument_group("model")
+    group = parser.add_argument_group(title)
     taken = {name for name in ("device", "dtype") if f"--{name}" in parser._option_string_actions}
-    add_settings(group, ModelSettings, without=taken)  # options of utilities have these as well
+    add_settings(group, ModelSettings, without={*taken, *without})  # options of utilities have these as well
     rare = [name for name, known in table_of(ModelSettings).items() if known.group == "server"]
     group.add_argument(
         "--server-option",
@@ -192,13 +192,14 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help=f"option of the server: {', '.join(rare)}; may be repeated",
     )
-    add_settings(parser.add_argument_group("candidates"), Sampling)
+    add_settings(parser.add_argument_group("candidates"), Sampling, without=without)
 
 
-def model_settings(args: argparse.Namespace) -> ModelSettings:
-    """The model or the server that was asked for."""
-    found = given(args, ModelSettings)
-    if args.server is not None and hasattr(args, "utility"):  # then they are the utility's
+def model_settings(args: argparse.Namespace, **defaults: Any) -> ModelSettings:
+    """The model or the server that was asked for; `defaults` are those of the command."""
+    found = defaults | given(args, ModelSettings)
+    is_served = found.get("server") is not None
+    if is_served and hasattr(args, "utility"):  # then they are the utility's
         found = {name: value for name, value in found.items() if name not in ("device", "dtype")}
     table = table_of(ModelSettings)
     rare = [name for name, known in table.items() if known.group == "server"]
@@ -206,7 +207,7 @@ def model_settings(args: argparse.Namespace) -> ModelSettings:
         word.partition("=")[0] == "--server-model" for word in getattr(args, "arguments", ())
     ):
         raise UserError("--server-model: only valid with --server; --model runs a model here")
-    if args.server_option and args.server is None:
+    if args.server_option and not is_served:
         raise UserError("--server-option: only valid with --server")
     for name, text in options_from("--server-option", args.server_option).items():
         if name not in rare:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
-from mbrace.answers import DRAWS
-from mbrace.cli.answer import add_answering, model_from, utility_of_votes
+from mbrace.cli.answer import add_answering, answering, utility_of_votes
 from mbrace.cli.messages import say
-from mbrace.cli.options import add_utility
-from mbrace.errors import UserError, check_whole, require
+from mbrace.errors import UserError, require
+from mbrace.utilities.named import uses_model
+
+DEFAULTS = {"concurrency": 64, "retries": 2}  # many requests at a time, and clients that wait
 
 
 def add(commands: Any) -> None:
@@ -21,7 +21,6 @@ def add(commands: Any) -> None:
         description="Stand in front of any OpenAI-compatible server and answer each request with the draw that agrees "
         "best with the others. MBRACE_SERVE_KEY is the clients' key; without one, only this machine is served.",
     )
-    parser.add_argument("-n", type=int, default=DRAWS, metavar="N", help=f"most draws per request ({DRAWS})")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)")
     parser.add_argument("--port", type=int, default=8001, metavar="P", help="port to listen on; 0: any free one (8001)")
     parser.add_argument("--public-host", metavar="NAME", help="the host name that clients use, if it is another")
@@ -33,55 +32,49 @@ def add(commands: Any) -> None:
         "--allow-utility", action="append", default=[], metavar="NAME",
         help="a utility that requests may choose by `mbrace.utility`; may be repeated",
     )  # fmt: skip
-    add_answering(parser)
-    add_utility(parser)
-    parser.set_defaults(run=run, concurrency=64, retries=2)
+    add_answering(parser, without=("nbest", "window", "logprobs"))
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Check every option, then serve."""
     for module in ("starlette", "uvicorn", "httpx"):
         require(module, extra="serve")
+    from mbrace.jobs.answer import check_answering, load_source
     from mbrace.jobs.decode import UtilitySettings
-    from mbrace.serve.run import serve
-    from mbrace.servers.local import MODEL
+    from mbrace.serve.run import check_serving, serve
     from mbrace.servers.server import Server
     from mbrace.settings import Network
     from mbrace.utilities.named import NAMED
 
-    check_whole("-n", args.n, least=1)
-    if args.model is not None:
-        raise UserError("--model: only valid with `mbrace answer`; give a --server")
-    model, settings = model_from(args), utility_of_votes(args)
-    if model.weighted:
-        raise UserError("--logprobs: only valid with `mbrace answer`")
-    utilities = {settings.name: settings.load(args.threads)}
+    model, candidates, settings = answering(args, **DEFAULTS)
+    check_answering(model, candidates)
+    if model.server is None:
+        raise UserError("--model: only valid with --server; `mbrace answer` runs a model here")
+    utility = utility_of_votes(args)
     for name in args.allow_utility:
         if name not in NAMED or NAMED[name].server:
             raise UserError(f"--allow-utility {name}: only names such as chrf++ or exact; no functions, no judges")
-        utilities.setdefault(
-            name, UtilitySettings(name, Network(device=args.device, dtype=args.dtype)).load(args.threads)
-        )
+    where = {"host": args.host, "port": args.port, "open_requests": args.open_requests, "drain": args.drain}
+    check_serving(**where)
+    utilities = {utility.name: utility.load(args.threads)}
+    for name in args.allow_utility:
+        network = Network(device=args.device, dtype=args.dtype) if uses_model(name) else Network()
+        utilities.setdefault(name, UtilitySettings(name, network).load(args.threads))
 
     def make_server(chat: bool) -> Server:
-        made = replace(model, kind="chat" if chat else "completions", system=model.system if chat else None)
-        loaded = made.load(threads=args.threads, seed=args.seed)
-        assert isinstance(loaded, Server)
-        return loaded
+        kind, system = ("chat", model.system_prompt) if chat else ("completions", None)
+        made = model.replace(kind=kind, system_prompt=system)
+        return cast(Server, load_source(made, args.threads, candidates, settings))
 
     serve(
         make_server,
         utilities,
-        model=model.model or MODEL,
+        model=model.model,
         chat=model.kind == "chat",
-        most_draws=args.n,
-        regret=args.regret,
-        confidence=args.confidence,
-        host=args.host,
-        port=args.port,
+        settings=settings,
         public_host=args.public_host,
-        open_requests=args.open_requests,
-        drain=args.drain,
         say=say,
+        **where,
     )
     return 0

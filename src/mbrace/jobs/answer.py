@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from mbrace.answers import DRAWS, REGRET, VOTE_CONFIDENCE, Answer, CountedSource, Prompt, answers, prompt_of
-from mbrace.errors import RecordError, ServiceError, UserError
+from mbrace.answers import Answer, Answering, CountedSource, Prompt, answers, prompt_of
+from mbrace.errors import Parameter, RecordError, ServiceError, SettingError, UserError, check_whole
 from mbrace.io.candidates import Bad, Item, checked_input
 from mbrace.io.reading import json_line, parse_json
-from mbrace.jobs.decode import AnyUtility, UtilitySettings, describe_utility, load_utility
+from mbrace.jobs.decode import AnyUtility, describe_utility, load_utility
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, answer_items, run_job
-from mbrace.jobs.translate import source_item, source_items
+from mbrace.jobs.translate import describe_model, load_model, source_item, source_items
+from mbrace.metrics.exact_match import ExactMatch
 from mbrace.records import Location, Record, record_from
 from mbrace.sampler import Receipt
+from mbrace.setting_fields import settings_from, split
+from mbrace.settings import LOCAL, ModelSettings, Sampling
 from mbrace.utility import Cost, Utility, as_utility, truncated_texts, utility_cost
 from mbrace.windows import OnError
 from mbrace.wording import counted
@@ -23,103 +27,38 @@ from mbrace.wording import counted
 if TYPE_CHECKING:
     from mbrace.servers.server import Server
 
-
-@dataclass(frozen=True)
-class AnswerModel:
-    """What answers: a `model` on a `server`, a `model` of Hugging Face here or, with neither, llama.cpp with SmolLM2 in
-    this process."""
-
-    server: str | None = None
-    model: str | None = None
-    kind: str = "chat"
-    system: str | None = None
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    max_tokens: int = 512
-    stop: str | None = None
-    weighted: bool = False
-    device: str | None = None
-    dtype: str | None = None
-    concurrency: int = 8
-    timeout: float = 120.0
-    retries: int = 6
-    save_draws: str | None = None
-    max_cost_tokens: int | None = None
-
-    def describe(self) -> dict[str, Any]:
-        """What answers depend on; nothing that is secret."""
-        not_seen = ("device", "concurrency", "timeout", "retries", "save_draws", "max_cost_tokens")
-        found = {name: value for name, value in asdict(self).items() if name not in not_seen}
-        if self.server is not None:
-            from mbrace.servers.http import hide_credentials
-
-            found["server"] = hide_credentials(self.server)
-        return found
-
-    def load(self, *, threads: int, seed: int) -> CountedSource:
-        """The model or the server."""
-        if self.server is None and self.model is not None:
-            return self._model_here(seed)
-        from mbrace.servers.local import MODEL, local_server
-        from mbrace.servers.server import Server
-
-        return Server(
-            self.server or local_server(threads=threads),
-            self.model or MODEL,
-            chat=self.kind == "chat",
-            system=self.system,
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            max_tokens=self.max_tokens,
-            stop=self.stop,
-            logprobs=self.weighted,
-            seed=seed,
-            concurrency=self.concurrency,
-            timeout=self.timeout,
-            retries=self.retries,
-            save_draws=self.save_draws,
-            max_cost_tokens=self.max_cost_tokens,
-        )
-
-    def _model_here(self, seed: int) -> CountedSource:
-        from mbrace.models.causal import CausalLM, CountedDraws
-
-        if self.weighted or self.save_draws is not None or self.max_cost_tokens is not None:
-            raise UserError("logprobs, save_draws and max_cost_tokens: only valid with a server")
-        loaded = CausalLM(self.model, system=self.system, stop=self.stop, device=self.device, dtype=self.dtype)
-        sampling = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p, "epsilon": None}
-        return CountedDraws(loaded, max_tokens=self.max_tokens, temperature=self.temperature, seed=seed, **sampling)
+PROMPT = "{source}"  # what is asked is the whole prompt
+NOT_FOR_ANSWERS = (  # settings of translators and of beam search
+    *("prompt", "source_language", "target_language", "source_prefix", "beam_search"),
+    *("beam", "length_penalty", "epsilon", "sampling"),
+)
 
 
 def answer_file(
     prompts: str | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
-    model: AnswerModel | CountedSource | None = None,
-    n: int = DRAWS,
+    model: ModelSettings | CountedSource | None = None,
     utility: AnyUtility = "chrf++",
-    regret: float = REGRET,
-    confidence: float = VOTE_CONFIDENCE,
-    nbest: int = 1,
-    seed: int = 0,
-    window: int = 64,
+    save_draws: str | None = None,
+    max_cost_tokens: int | None = None,
     threads: int = 0,
     resume: bool = False,
     force: bool = False,
     on_error: ErrorPolicy = "stop",
     progress: Progress = False,
+    **settings: Any,
 ) -> Summary:
     """Answer a file of prompts, as `mbrace answer` does, with any model and utility.
 
     `prompts` has one prompt per line, or ends in .jsonl with a `prompt` or `messages` per line. `model` is a `Server`,
-    or settings of one; None is SmolLM2 in this process. The other options are those of `mbrace.answers.answers` and of
-    `decode_file`.
+    or settings of one; None is SmolLM2 in this process. `settings` are fields of `mbrace.answers.Answering` and, unless
+    the model is a `Server`, of `Sampling`. The rest is as for `decode_file`.
     """
-    job = AnswerJob(model or AnswerModel(), utility, n, regret, confidence, nbest, seed, window)
+    of_answers, of_sampling = split(settings, Answering, Sampling)
+    made, sampling = settings_from(Answering, None, of_answers), settings_from(Sampling, None, of_sampling)
+    source = ModelSettings(server=LOCAL, prompt=PROMPT) if model is None else model
+    job = AnswerJob(source, utility, made, sampling, save_draws, max_cost_tokens)
     path, out = os.fspath(prompts), os.fspath(output)
     return run_job(
         job, checked_input(lambda: source_items(path, make_item=job.item), [path], output=out), out, threads=threads,
@@ -131,32 +70,50 @@ def answer_file(
 class AnswerJob:
     """Consensus answers to prompts."""
 
-    model: AnswerModel | CountedSource
-    utility: AnyUtility = field(default_factory=UtilitySettings)
-    n: int = DRAWS
-    regret: float = REGRET
-    confidence: float = VOTE_CONFIDENCE
-    nbest: int = 1
-    seed: int = 0
-    window: int = 64
+    model: ModelSettings | CountedSource
+    utility: AnyUtility
+    settings: Answering
+    candidates: Sampling
+    save_draws: str | None = None
+    max_cost_tokens: int | None = None
     text: ClassVar[bool] = False
     reads_records: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        """Refuse settings that make no sense, before anything is loaded."""
+        if self.max_cost_tokens is not None:
+            check_whole("max_cost_tokens", self.max_cost_tokens, least=1)
+        check_answering(self.model, self.candidates)
+        served = not isinstance(self.model, ModelSettings) or self.model.server is not None
+        for name in ("save_draws", "max_cost_tokens"):
+            if getattr(self, name) is not None and not (isinstance(self.model, ModelSettings) and served):
+                raise SettingError(name, ..., f"only valid with {Parameter('server')}")
+        if self.settings.logprobs and not served:
+            raise SettingError("logprobs", ..., f"only valid with {Parameter('server')}")
+        votes = "exact" in (self.utility, getattr(self.utility, "name", None)) or isinstance(self.utility, ExactMatch)
+        unused = "regret" if votes and not self.settings.logprobs else "" if votes else "confidence"
+        if unused in self.settings.chosen():
+            other = Parameter("confidence") if votes else Parameter("regret")
+            which = "votes stop" if votes else "only votes have it, others stop"
+            raise SettingError(unused, getattr(self.settings, unused), f"{which} by {other}")
+
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
-        model = self.model.describe() if isinstance(self.model, AnswerModel) else {"model": type(self.model).__name__}
-        race = {"n": self.n, "regret": self.regret, "confidence": self.confidence, "nbest": self.nbest}
-        return {"command": "answer", **model, **describe_utility(self.utility), **race, "seed": self.seed}
+        model = describe_model(self.model, self.candidates) | self.candidates.describe()  # type: ignore[arg-type]
+        model = {name: value for name, value in model.items() if name not in NOT_FOR_ANSWERS}
+        return {"command": "answer", **model, **describe_utility(self.utility), **self.settings.describe()}
 
     def start(self, threads: int) -> AnswerWorker:
         """Load the utility and the model."""
-        utility = as_utility(load_utility(self.utility, threads))
-        source = self.model.load(threads=threads, seed=self.seed) if isinstance(self.model, AnswerModel) else self.model
+        utility, source = as_utility(load_utility(self.utility, threads)), self.model
+        if isinstance(source, ModelSettings):
+            of_server = {"save_draws": self.save_draws, "max_cost_tokens": self.max_cost_tokens}
+            source = load_source(source, threads, self.candidates, self.settings, **of_server)
         return AnswerWorker(self, utility, source)
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
         """A prompt: a line of text, or of JSON with `prompt` or `messages`."""
-        if not {".jsonl", ".ndjson"} & set(_suffixes(file)):
+        if not {".jsonl", ".ndjson"} & set(Path(file).suffixes):
             item = source_item(row, file, number, prefix, columns=False)
             return item if isinstance(item, Bad) else Prompt((), id=item.id, source=item.source, location=item.location)
         location = Location(file, number)
@@ -166,10 +123,29 @@ class AnswerJob:
             return Bad(location, None, error.reason)
 
 
-def _suffixes(file: str) -> list[str]:
-    from pathlib import Path
+def check_answering(model: object, candidates: Sampling) -> None:
+    """Refuse a model and sampling that have no consensus to find."""
+    if candidates.temperature == 0:
+        raise SettingError(
+            "temperature", 0, "all draws would be the same text, which agrees with itself; give 0.7, say"
+        )
+    if isinstance(model, ModelSettings) and model.beam_search:
+        raise SettingError("beam_search", ..., "answers are drawn", group="server")
 
-    return Path(file).suffixes
+
+def load_source(
+    model: ModelSettings, threads: int, candidates: Sampling, settings: Answering, **of_server: Any
+) -> CountedSource:
+    """The server, or the model here, that answers are drawn from."""
+    seed = settings.seed
+    loaded = load_model(model, threads, candidates, seed=seed, logprobs=settings.logprobs, **of_server)
+    if model.server is not None:
+        return cast(CountedSource, loaded)
+    from mbrace.models.causal import CausalLM, CountedDraws
+
+    assert isinstance(loaded, CausalLM)
+    sampling = {name: getattr(candidates, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+    return CountedDraws(loaded, max_tokens=model.max_tokens, seed=seed, epsilon=None, **sampling)
 
 
 def _prompt_from(fields: Any, location: Location, default_id: str | int) -> Prompt:
@@ -233,12 +209,9 @@ class AnswerWorker:
                             text=False)  # fmt: skip
 
     def _answers(self, records: Iterable[Record], on_error: OnError) -> Iterator[Answer]:
-        job = self.job
         return answers(
-            records, self.source, n=job.n, utility=self.utility, regret=job.regret, confidence=job.confidence,
-            nbest=job.nbest, seed=job.seed, window=job.window, phases=self.summary.phases,
+            records, self.source, self.job.settings, utility=self.utility, phases=self.summary.phases,
             on_error=self._passed(on_error),
-            weighted=isinstance(job.model, AnswerModel) and job.model.weighted,
         )  # fmt: skip
 
     def _passed(self, on_error: OnError) -> OnError:
@@ -261,7 +234,7 @@ class AnswerWorker:
         if isinstance(record, Prompt) and record.messages is not None:
             asked = {"messages": list(record.messages)}  # type: ignore[dict-item]
         fields = {**(record.others or {}), "id": record.id, **asked, **answer.fields()}
-        if self.job.nbest > 1:
+        if self.job.settings.nbest > 1:
             fields["nbest"] = [{"text": each.text, "utility": each.utility} for each in answer.nbest]
         return json_line(fields)
 
@@ -269,7 +242,7 @@ class AnswerWorker:
         summary = self.summary
         summary.sentences += 1
         summary.draws += answer.draws
-        summary.most_draws += self.job.n
+        summary.most_draws += self.job.settings.n
         summary.receipt += answer.receipt
         summary.stopped[answer.stopped] = summary.stopped.get(answer.stopped, 0) + 1
         summary.cut, summary.blank = summary.receipt.cut, summary.receipt.blank
@@ -285,10 +258,9 @@ class AnswerWorker:
 
 def bound(job: AnswerJob, prompts: int | None) -> str:
     """The most that a run may cost, for a person, before it starts."""
-    model = job.model if isinstance(job.model, AnswerModel) else AnswerModel()
-    each = f"at most {job.n} draws of {model.max_tokens} tokens per prompt"
+    n, tokens = job.settings.n, job.model.max_tokens if isinstance(job.model, ModelSettings) else 0
+    each = f"at most {n} draws of {tokens} tokens per prompt"
     if prompts is not None:
-        draws = prompts * job.n
-        each += f": {draws:,} draws, {draws * model.max_tokens:,} tokens out for {counted(prompts, 'prompt')}"
-    limit = "" if model.max_cost_tokens is None else f"; at most {model.max_cost_tokens:,} tokens in and out"
+        each += f": {prompts * n:,} draws, {prompts * n * tokens:,} tokens out for {counted(prompts, 'prompt')}"
+    limit = "" if job.max_cost_tokens is None else f"; at most {job.max_cost_tokens:,} tokens in and out"
     return each + limit

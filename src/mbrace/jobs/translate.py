@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from mbrace.errors import RecordError, SettingError, UserError, require
+from mbrace.errors import Parameter, RecordError, SettingError, UserError, require
 from mbrace.io.candidates import Bad, Item, checked_input
 from mbrace.io.reading import (
     byte_lines,
@@ -25,7 +25,7 @@ from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.models.hypotheses import HypothesisMaker, LiveSampler, live_candidates
 from mbrace.records import Location, Record, record_from
 from mbrace.setting_fields import settings_from, split, stable_name
-from mbrace.settings import ModelSettings, Race, Sampling, TranslateOptions
+from mbrace.settings import LOCAL, ModelSettings, Race, Sampling, TranslateOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -169,6 +169,8 @@ def check_sampling(model: AnyModel, candidates: Sampling) -> None:
         if candidates.length_penalty != 1.0 and not model.beam_search:
             raise SettingError("length_penalty", candidates.length_penalty, "only valid with beam search")
     elif isinstance(model, ModelSettings | str):
+        if isinstance(model, ModelSettings) and "max_tokens" in model.chosen():
+            raise SettingError("max_tokens", model.max_tokens, f"only valid with {Parameter('server')}")
         require("torch", extra="models")
         from mbrace.models.next_ids import Truncation
 
@@ -199,19 +201,20 @@ def describe_model(model: AnyModel, candidates: Sampling) -> dict[str, Any]:
 
 
 def load_model(
-    model: AnyModel, threads: int, candidates: Sampling, *, seed: int, logprobs: bool = False
+    model: AnyModel, threads: int, candidates: Sampling, *, seed: int, **of_server: Any
 ) -> CandidateModel | Server:
     """A ready model, or one by its name or settings, to be run with `threads` threads on a CPU (0: all cores), or the
-    server, told how to sample."""
+    server, told how to sample; `of_server` are other arguments of `Server`."""
     if isinstance(model, str):
         model = ModelSettings(model=model)
     if not isinstance(model, ModelSettings):
         return model
     if model.server is not None:
+        from mbrace.servers.local import local_server
         from mbrace.servers.server import Server
 
         return Server(
-            model.server,
+            local_server(threads=threads) if model.server == LOCAL else model.server,
             model.model,
             prompt=model.prompt or "",
             chat=model.kind == "chat",
@@ -225,12 +228,12 @@ def load_model(
             beam_search=model.beam_search,
             length_penalty=candidates.length_penalty,
             max_tokens=model.max_tokens,
-            logprobs=logprobs,
             seed=seed,
             per_request=model.samples_per_request,
             concurrency=model.concurrency,
             retries=model.retries,
             timeout=model.timeout,
+            **of_server,
         )
     require("torch", extra="models")
     if threads:

@@ -9,14 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mbrace.answers import DRAWS, Message, answers, prompt_of
-from mbrace.errors import UserError
+from mbrace.answers import Answering, Message, answer_all
+from mbrace.errors import SettingError, UserError
 from mbrace.models.live import Limits, LiveModel, device_for
 from mbrace.models.seq2seq import end_ids, find, load
 from mbrace.models.transformers_decoders import CausalDecoder
 from mbrace.neural.device import choose_dtype
 from mbrace.records import Record
 from mbrace.sampler import Draws, FunctionDrawer, Receipt, Want
+from mbrace.utility import PairFunction, Utility
 
 
 class CausalLM(LiveModel):
@@ -66,26 +67,26 @@ class CausalLM(LiveModel):
         self,
         prompts: str | Sequence[str | Sequence[Message]],
         *,
-        n: int = DRAWS,
+        n: int = Answering.n,
+        utility: Utility | PairFunction | None = None,
         ids: Sequence[str | int] | None = None,
         max_tokens: int = 512,
         temperature: float = 1.0,
-        seed: int = 0,
         **options: Any,
     ) -> Any:
         """The consensus answers to prompts: texts, or lists of messages; an `Answer` for each, or one for one text.
 
         At most `n` draws are made for each, in steps while the race between them is open. `options` are those of
-        `sampler` (`epsilon`, `top_p`, ...) and of `mbrace.answers.answers` (`utility`, `regret`, `nbest`, ...).
+        `sampler` (`epsilon`, `top_p`, ...) and of `mbrace.answers.Answering` (`regret`, `confidence`, `nbest`, ...).
         """
-        if isinstance(prompts, str):
-            one = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, **options}
-            return self.answer([prompts], n=n, ids=ids, **one)[0]
-        names = [*range(len(prompts))] if ids is None else [*ids]
-        records = [prompt_of(prompt, name) for prompt, name in zip(prompts, names, strict=True)]
-        of_sampler = {name: options.pop(name) for name in ("epsilon", "top_k", "top_p", "min_p") if name in options}
-        counted = CountedDraws(self, max_tokens=max_tokens, temperature=temperature, seed=seed, **of_sampler)
-        return list(answers(records, counted, n=n, seed=seed, **options))
+        of_sampler: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature}
+        of_sampler |= {name: options.pop(name) for name in ("epsilon", "top_k", "top_p", "min_p") if name in options}
+        settings = Answering(n=n, **options)
+        if settings.logprobs:
+            raise SettingError("logprobs", ..., "only valid with a server")
+        return answer_all(
+            prompts, CountedDraws(self, seed=settings.seed, **of_sampler), settings, ids=ids, utility=utility
+        )
 
 
 class CountedDraws:

@@ -168,7 +168,6 @@ class _Site:
         return StreamingResponse(lines(), media_type="application/x-ndjson")
 
     async def _asked(self, request: Request, *, chat: bool) -> Asked:
-        engine = self.engine
         body = bytearray()
         async for part in request.stream():
             body += part
@@ -178,20 +177,19 @@ class _Site:
             found = json.loads(body)
         except (ValueError, RecursionError):
             raise BadRequest("the body is not JSON") from None
+        engine = self.engine
         return asked_from(
-            found, chat=chat, model=self.model, most_draws=engine.most_draws, utilities=tuple(engine.windows)
+            found, chat=chat, model=self.model, settings=engine.settings, utilities=tuple(engine.utilities)
         )
 
-    def _start(self, asked: Asked, watch: Callable[[dict[str, Any]], None] | None = None) -> asyncio.Task[Answer]:
+    def _start(self, asked: Asked, tell: Callable[[dict[str, Any]], None] | None = None) -> asyncio.Task[Answer]:
         """Begin a race, which counts as an open request until it has ended."""
         engine = self.engine
         if engine.metrics.open >= engine.open_requests:
             raise BadRequest(f"{engine.open_requests} requests are open; try again soon", status=429)
         engine.metrics.open += 1
         task = asyncio.create_task(
-            engine.answer(
-                asked.prompt, chat=asked.chat, n=asked.n, regret=asked.regret, utility=asked.utility, watch=watch
-            )
+            engine.answer(asked.prompt, asked.settings, chat=asked.chat, utility=asked.utility, tell=tell)
         )
 
         def end(_: object) -> None:

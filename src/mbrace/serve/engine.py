@@ -8,34 +8,70 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.answers import Answer, Prompt, answers
+from mbrace.answers import Answer, Answering, Prompt, answers
 from mbrace.metrics.exact_match import ExactMatch
-from mbrace.servers.server import Ongoing, Server
-from mbrace.utility import Ask, Sentence, Utility, as_utility
+from mbrace.prune import Standings
+from mbrace.race import Watch
+from mbrace.records import Record
+from mbrace.servers.draws import Ongoing
+from mbrace.servers.server import Server
+from mbrace.utility import Ask, Sentence, Utility, as_utility, parallel_of
 
 Tables: TypeAlias = "Sequence[NDArray[np.floating]]"
 Step: TypeAlias = "Callable[[dict[str, Any]], None]"
+PLACES = 256  # races in a window, before another one is begun
+
+
+@dataclass
+class _Place:
+    """A sentence of a window whose race begins later."""
+
+    id: str | int = 0
+    source: str | None = ""
+    hypotheses: Sequence[str] = ()
+
+
+class _Window:
+    """Places for races, and the scorer that holds what is encoded for them."""
+
+    def __init__(self, utility: Utility) -> None:
+        self.places = [_Place() for _ in range(PLACES)]
+        self.scorer = utility.start(cast("list[Sentence]", self.places))
+        self.taken = 0
 
 
 class SharedWindow:
-    """A utility for races on many threads: what they ask at the same time is scored together, in one batch."""
+    """A utility for races on many threads: what they ask at the same time is scored together, in one batch.
+
+    A race takes a place in a window that others are in already. Once all places are taken a new window is begun, and
+    the old one goes with its last race.
+    """
 
     def __init__(self, utility: Utility) -> None:
         self._utility = utility
         self.name, self.schedule, self.needs_source = utility.name, utility.schedule, utility.needs_source
-        self._waiting: SimpleQueue[tuple[Sequence[Sentence], Sequence[Ask], Future[Tables]] | None] = SimpleQueue()
+        self._window, self._lock = _Window(utility), threading.Lock()
+        self._waiting: SimpleQueue[tuple[_Window, Sequence[Ask], Future[Tables]] | None] = SimpleQueue()
         self.largest = 0  # races in one batch
         threading.Thread(target=self._work, name="mbrace-window", daemon=True).start()
 
     def start(self, sentences: Sequence[Sentence]) -> _SharedScorer:
         """Begin a race."""
-        return _SharedScorer(self, sentences)
+        with self._lock:
+            if self._window.taken + len(sentences) > PLACES:
+                self._window = _Window(self._utility)
+            window, first = self._window, self._window.taken
+            window.taken += len(sentences)
+        for place, sentence in zip(window.places[first:], sentences, strict=False):
+            place.id, place.source, place.hypotheses = sentence
+        return _SharedScorer(self, window, first)
 
     def pairs(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
@@ -43,10 +79,10 @@ class SharedWindow:
         """Scores of aligned pairs, (pairs,)."""
         return self._utility.pairs(hypotheses, references, sources)
 
-    def score(self, sentences: Sequence[Sentence], asks: Sequence[Ask]) -> Tables:
+    def score(self, window: _Window, asks: Sequence[Ask]) -> Tables:
         """The tables of one race's asks, scored with those of the others that wait."""
         found: Future[Tables] = Future()
-        self._waiting.put((sentences, asks, found))
+        self._waiting.put((window, asks, found))
         return found.result()
 
     def close(self) -> None:
@@ -62,37 +98,41 @@ class SharedWindow:
             except Empty:
                 pass
             self.largest = max(self.largest, len(batch))
-            try:
-                found = self._score([(sentences, asks) for sentences, asks, _ in batch])
-            except Exception:  # one of them is at fault: each for itself
-                for sentences, asks, future in batch:
-                    try:
-                        future.set_result(self._score([(sentences, asks)])[0])
-                    except Exception as error:
-                        future.set_exception(error)
-                continue
-            for (_, _, future), tables in zip(batch, found, strict=True):
-                future.set_result(tables)
+            for window in {id(each[0]): each[0] for each in batch}.values():
+                self._answer(window, [(asks, found) for own, asks, found in batch if own is window])
+            del first, batch, window  # a window that is over should go
 
-    def _score(self, batch: Sequence[tuple[Sequence[Sentence], Sequence[Ask]]]) -> list[Tables]:
-        """The tables of several races, as one window."""
-        window: list[Sentence] = []
-        asks: list[Ask] = []
-        for sentences, own in batch:
-            asks += [ask._replace(sentence=ask.sentence + len(window)) for ask in own]
-            window += sentences
-        tables = iter(self._utility.start(window).score(asks))
-        return [[next(tables) for _ in own] for _, own in batch]
+    def _answer(self, window: _Window, batch: Sequence[tuple[Sequence[Ask], Future[Tables]]]) -> None:
+        """Score what races of one window ask."""
+        try:
+            tables = iter(window.scorer.score([ask for asks, _ in batch for ask in asks]))
+            parts = [[next(tables) for _ in asks] for asks, _ in batch]
+        except Exception as error:
+            if len(batch) == 1:
+                batch[0][1].set_exception(error)
+                return
+            for each in batch:  # one of them is at fault: each for itself
+                self._answer(window, [each])
+            return
+        for (_, found), part in zip(batch, parts, strict=True):
+            found.set_result(part)
 
 
 class _SharedScorer:
     encode_seconds = 0.0
 
-    def __init__(self, window: SharedWindow, sentences: Sequence[Sentence]) -> None:
-        self._window, self._sentences = window, sentences
+    def __init__(self, shared: SharedWindow, window: _Window, first: int) -> None:
+        self._shared, self._window, self._first = shared, window, first
 
     def score(self, asks: Sequence[Ask]) -> Tables:
-        return self._window.score(self._sentences, asks)
+        return self._shared.score(self._window, [ask._replace(sentence=ask.sentence + self._first) for ask in asks])
+
+
+def for_many_threads(utility: Utility) -> Utility:
+    """The utility for races on many threads: string metrics as they are, on one thread each, others with a window."""
+    if (parallel := parallel_of(utility)) is not None:
+        return parallel.single_threaded()
+    return utility if isinstance(utility, ExactMatch) else SharedWindow(utility)
 
 
 class Metrics:
@@ -137,23 +177,15 @@ class Engine:
         self,
         make_server: Callable[[bool], Server],
         utilities: Mapping[str, Utility],
+        settings: Answering,
         *,
-        most_draws: int,
-        regret: float,
-        confidence: float,
         open_requests: int,
     ) -> None:
         self._make_server = make_server
         self._servers: dict[bool, Server] = {}
         self._lock = threading.Lock()
-        self.windows = {name: SharedWindow(as_utility(utility)) for name, utility in utilities.items()}
-        self._plain = dict(utilities)
-        self.most_draws, self.regret, self.confidence, self.open_requests = (
-            most_draws,
-            regret,
-            confidence,
-            open_requests,
-        )
+        self.utilities = {name: for_many_threads(as_utility(utility)) for name, utility in utilities.items()}
+        self.settings, self.open_requests = settings, open_requests
         self._threads = ThreadPoolExecutor(open_requests, thread_name_prefix="mbrace-race")
         self.metrics = Metrics()
 
@@ -165,21 +197,14 @@ class Engine:
             return self._servers[chat]
 
     async def answer(
-        self, prompt: Prompt, *, chat: bool, n: int, regret: float | None, utility: str, watch: Step | None = None
+        self, prompt: Prompt, settings: Answering, *, chat: bool, utility: str, tell: Step | None = None
     ) -> Answer:
         """The answer to one request; cancelling it cancels its upstream requests."""
-        ongoing = Ongoing(self.server(chat))
-        plain = self._plain[utility]
-        shared = plain if isinstance(plain, ExactMatch) else self.windows[utility]  # a vote is no work for a batch
-        started = time.monotonic()
-
-        options: dict[str, Any] = {"utility": shared, "regret": self.regret if regret is None else regret}
-        if watch is not None:
-            options["watch"] = watching(watch, ongoing, plain)
+        ongoing, started = Ongoing(self.server(chat)), time.monotonic()
+        watch = None if tell is None else watching(tell)
 
         def race() -> Answer:
-            found = answers([prompt], ongoing, n=n, confidence=self.confidence, keep_utilities=True, **options)
-            return next(found)
+            return next(answers([prompt], ongoing, settings, utility=self.utilities[utility], watch=watch))
 
         try:
             answer = await asyncio.get_running_loop().run_in_executor(self._threads, race)
@@ -195,41 +220,23 @@ class Engine:
         for server in self._servers.values():
             server.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
-        for window in self.windows.values():
-            window.close()
+        for utility in self.utilities.values():
+            if isinstance(utility, SharedWindow):
+                utility.close()
 
 
-def watching(tell: Step, ongoing: Ongoing, utility: Utility) -> Any:
+def watching(tell: Step) -> Watch:
     """A watcher of a race that tells each step: every distinct draw, its expected utility so far, and whether it is
     still in the race."""
-    last: dict[int, float] = {}
+    seen: dict[int, tuple[str, float]] = {}
 
-    def watch(record: Any, alive: NDArray[np.int64], standings: Any, keep: NDArray[np.bool_]) -> None:
-        for row, mean in zip(alive.tolist(), standings.means.tolist(), strict=True):
-            last[row] = mean
-        left = set(alive[keep].tolist())
-        drawn = list(ongoing.texts)
-        if isinstance(utility, ExactMatch) and utility.pattern:
-            drawn = [text for text in drawn if utility.answer(text) is not None]
-        texts, counts = list(dict.fromkeys(drawn)), Counter(drawn)
+    def watch(record: Record, alive: NDArray[np.int64], standings: Standings, keep: NDArray[np.bool_]) -> None:
+        seen.update(zip(alive.tolist(), zip(standings.texts, standings.means.tolist(), strict=True), strict=True))
+        left, counts = set(alive[keep].tolist()), standings.counts.tolist()
         rows = [
-            {"text": text, "utility": last.get(row), "copies": counts[text], "alive": row in left}
-            for row, text in enumerate(texts)
+            {"text": text, "utility": mean, "copies": counts[row], "alive": row in left}
+            for row, (text, mean) in sorted(seen.items())
         ]
-        tell({"draws": len(drawn), "rows": rows})
+        tell({"draws": sum(counts), "rows": rows})
 
     return watch
-
-
-def ranked(answer: Answer) -> list[tuple[str, float | None]]:
-    """All distinct draws, the answer first, then the others by their expected utility when they left the race."""
-    table = None if answer.decoded is None else answer.decoded.utilities
-    if table is None:
-        return [(answer.text, answer.utility)]
-    counts = np.broadcast_to(table.counts, table.utilities.shape)
-    scored = ~np.isnan(table.utilities)
-    total = np.where(scored, table.utilities, 0.0) * counts
-    means = total.sum(1) / np.maximum((counts * scored).sum(1), 1)
-    order = np.argsort(-means, kind="stable").tolist()
-    others = [(table.hypotheses[row], float(means[row])) for row in order if table.hypotheses[row] != answer.text]
-    return [(answer.text, answer.utility), *others]

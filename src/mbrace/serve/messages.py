@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mbrace.answers import Answer, Prompt, prompt_of
-from mbrace.errors import UserError
-from mbrace.serve.engine import ranked
+from mbrace.answers import Answer, Answering, Prompt, prompt_of
+from mbrace.errors import SettingError, UserError, plain
 
 PASSED_ON = ("temperature", "max_tokens", "stop", "top_p", "response_format", "frequency_penalty", "presence_penalty")
+RANGES = {  # of what is passed on
+    "temperature": (0, 2), "top_p": (0, 1), "max_tokens": (1, 2**31), "frequency_penalty": (-2, 2),
+    "presence_penalty": (-2, 2),
+}  # fmt: skip
 IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier", "stream_options")
 REFUSED = {
     "tools": "calls of tools have no consensus; leave tools out",
@@ -40,14 +42,13 @@ class Asked:
     prompt: Prompt
     chat: bool
     choices: int
-    n: int
-    regret: float | None
+    settings: Answering
     utility: str
     stream: bool
     with_usage: bool
 
 
-def asked_from(body: Any, *, chat: bool, model: str, most_draws: int, utilities: Sequence[str]) -> Asked:
+def asked_from(body: Any, *, chat: bool, model: str, settings: Answering, utilities: Sequence[str]) -> Asked:
     """A checked request; the first of `utilities` is the default."""
     if not isinstance(body, dict):
         raise BadRequest("the body is not a JSON object")
@@ -68,23 +69,22 @@ def asked_from(body: Any, *, chat: bool, model: str, most_draws: int, utilities:
         body["max_tokens"] = body.pop("max_completion_tokens")
     passed = {name: body.pop(name) for name in PASSED_ON if name in body}
     passed = {name: value for name, value in passed.items() if value is not None}
-    _check_numbers(passed)
-    choices, seed = body.pop("n", None) or 1, body.pop("seed", None)
-    stream, options = body.pop("stream", None) or False, body.get("stream_options") or {}
-    race = body.pop("mbrace", None) or {}
+    _check_passed(passed)
+    choices, seed, stream = (body.pop(name, None) for name in ("n", "seed", "stream"))
+    options, race = body.get("stream_options"), body.pop("mbrace", None)
     for field in IGNORED:
         body.pop(field, None)
     if unknown := sorted(name for name, value in body.items() if value is not None):
         raise BadRequest(f"{unknown[0]}: is not known here", unknown[0])
-    n, regret, utility = _race(race, most_draws, utilities)
+    settings, utility = _race({} if race is None else race, settings, utilities)
     if passed.get("temperature") == 0:  # all draws would be the same
-        n = 1
-        passed["temperature"] = 0
-    if type(choices) is not int or not 1 <= choices <= max(n, 1):
-        raise BadRequest(f"n: must be from 1 to {n}, the most draws", "n")
-    if seed is not None and type(seed) is not int:
-        raise BadRequest("seed: must be a whole number", "seed")
-    if type(stream) is not bool:
+        settings = settings.replace(n=1)
+    choices = 1 if choices is None else choices
+    if type(choices) is not int or not 1 <= choices <= settings.n:
+        raise BadRequest(f"n: must be from 1 to {settings.n}, the most draws", "n")
+    if seed is not None and (type(seed) is not int or abs(seed) >= 1 << 63):
+        raise BadRequest("seed: must be a whole number of at most 63 bits", "seed")
+    if type(stream) is not bool and stream is not None:
         raise BadRequest("stream: must be true or false", "stream")
     name: str | int = secrets.token_hex(8) if seed is None else 0
     try:
@@ -94,46 +94,54 @@ def asked_from(body: Any, *, chat: bool, model: str, most_draws: int, utilities:
     if not (prompt.source or "").strip():
         raise BadRequest("the last message is empty", "messages")
     with_usage = isinstance(options, dict) and bool(options.get("include_usage"))
-    return Asked(prompt, chat, choices, n, regret, utility, stream, with_usage)
+    settings = settings.replace(nbest=min(settings.n, max(2, choices)))  # the runner-up is named
+    return Asked(prompt, chat, choices, settings, utility, bool(stream), with_usage)
 
 
-def _race(found: Any, most_draws: int, utilities: Sequence[str]) -> tuple[int, float | None, str]:
+def _race(found: Any, settings: Answering, utilities: Sequence[str]) -> tuple[Answering, str]:
+    """How a request races, within what the server allows, and its utility."""
     if not isinstance(found, dict):
         raise BadRequest('mbrace: give an object such as {"n": 8}', "mbrace")
-    found = dict(found)
-    n, regret, utility = found.pop("n", most_draws), found.pop("regret", None), found.pop("utility", utilities[0])
-    if found:
-        raise BadRequest(f"mbrace.{min(found)}: is not known; it may have n, regret, utility", "mbrace")
-    if type(n) is not int or not 1 <= n <= most_draws:
-        raise BadRequest(f"mbrace.n: must be from 1 to {most_draws}", "mbrace.n")
-    if regret is not None and not (_is_number(regret) and 0 <= regret < math.inf):
-        raise BadRequest("mbrace.regret: must be 0 or more", "mbrace.regret")
+    if unknown := sorted(set(found) - {"n", "regret", "utility"}):
+        raise BadRequest(f"mbrace.{unknown[0]}: is not known; it may have n, regret, utility", "mbrace")
+    given = {name: value for name, value in found.items() if value is not None}
+    utility = given.pop("utility", utilities[0])
     if utility not in utilities:
         raise BadRequest(f"mbrace.utility: only {', '.join(utilities)} may be chosen here", "mbrace.utility")
-    return n, regret, utility
+    try:
+        chosen = settings.replace(**given)
+    except SettingError as error:
+        field = f"mbrace.{error.parameter}"
+        raise BadRequest(f"{field}: {plain(error.reason)}", field) from None
+    if chosen.n > settings.n:
+        raise BadRequest(f"mbrace.n: must be from 1 to {settings.n}", "mbrace.n")
+    return chosen, utility
 
 
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
 
-def _check_numbers(passed: Mapping[str, Any]) -> None:
-    for name, least, most in (("temperature", 0, 2), ("top_p", 0, 1), ("max_tokens", 1, 2**31)):
+def _check_passed(passed: Mapping[str, Any]) -> None:
+    """Refuse values that a server would refuse, or take to mean something else."""
+    for name, (least, most) in RANGES.items():
         value = passed.get(name)
         if value is not None and not (_is_number(value) and least <= value <= most):
             raise BadRequest(f"{name}: must be from {least} to {most}", name)
     if "max_tokens" in passed and type(passed["max_tokens"]) is not int:
         raise BadRequest("max_tokens: must be a whole number", "max_tokens")
-    if not isinstance(passed.get("stop", ""), str | list):
+    stop = passed.get("stop", "")
+    if not isinstance(stop, str) and not (isinstance(stop, list) and all(isinstance(each, str) for each in stop)):
         raise BadRequest("stop: must be a text, or a list of texts", "stop")
+    if not isinstance(passed.get("response_format", {}), dict):
+        raise BadRequest("response_format: must be an object", "response_format")
 
 
 def reply(asked: Asked, answer: Answer, model: str) -> dict[str, Any]:
     """The answer to a request: a normal one, with what the race did in `mbrace`."""
-    best = ranked(answer)
     choices: list[dict[str, Any]] = []
-    for index, (text, _) in enumerate(best[: asked.choices]):
-        own = {"message": {"role": "assistant", "content": text}} if asked.chat else {"text": text}
+    for index, each in enumerate(answer.nbest[: asked.choices]):
+        own = {"message": {"role": "assistant", "content": each.text}} if asked.chat else {"text": each.text}
         choices.append({"index": index, **own, "logprobs": None, "finish_reason": "stop"})
     return {
         "id": ("chatcmpl-" if asked.chat else "cmpl-") + secrets.token_hex(12),
@@ -142,7 +150,7 @@ def reply(asked: Asked, answer: Answer, model: str) -> dict[str, Any]:
         "model": model,
         "choices": choices,
         "usage": usage(answer),
-        "mbrace": about(answer, best),
+        "mbrace": about(answer),
     }
 
 
@@ -156,12 +164,12 @@ def usage(answer: Answer) -> dict[str, int]:
     }
 
 
-def about(answer: Answer, best: Sequence[tuple[str, float | None]]) -> dict[str, Any]:
+def about(answer: Answer) -> dict[str, Any]:
     """What the race did."""
     found = answer.fields()
     del found["text"], found["tokens_in"], found["tokens_out"]
-    runner_up = {"text": best[1][0], "utility": best[1][1]} if len(best) > 1 else None
-    return found | {"runner_up": runner_up}
+    second = {"text": answer.nbest[1].text, "utility": answer.nbest[1].utility} if len(answer.nbest) > 1 else None
+    return found | {"runner_up": second}
 
 
 def chunks(asked: Asked, whole: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 
 import uvicorn
 
+from mbrace.answers import Answering
 from mbrace.cores import limit_helpers
-from mbrace.errors import ServiceError, UserError, check_whole
+from mbrace.errors import ServiceError, UserError, check_number, check_whole
 from mbrace.serve.app import Access, create_app
 from mbrace.serve.engine import Engine
 from mbrace.serve.limits import Limits, is_loopback, limited_config, listen
@@ -18,15 +19,24 @@ from mbrace.utility import Utility
 KEY = "MBRACE_SERVE_KEY"
 
 
+def check_serving(*, host: str, port: int, open_requests: int, drain: float) -> str | None:
+    """Refuse settings that make no sense, or that would serve anybody; returns the clients' key."""
+    check_whole("open_requests", open_requests, least=1, most=1024)
+    check_whole("port", port, least=0, most=65535)
+    check_number("drain", drain, least=0)
+    key = os.environ.get(KEY) or None
+    if key is None and not is_loopback(host):
+        raise UserError(f"host {host}: others could use this endpoint; set a key in {KEY}, or listen on 127.0.0.1")
+    return key
+
+
 def serve(
     make_server: Callable[[bool], Server],
     utilities: Mapping[str, Utility],
     *,
     model: str,
+    settings: Answering,
     chat: bool = True,
-    most_draws: int = 16,
-    regret: float = 0.2,
-    confidence: float = 0.95,
     host: str = "127.0.0.1",
     port: int = 8001,
     public_host: str | None = None,
@@ -39,14 +49,9 @@ def serve(
     The first of `utilities` is the default; a request may choose the others. The key comes from MBRACE_SERVE_KEY;
     without one, only loopback is served. `drain` is how many seconds open requests have after SIGTERM.
     """
-    check_whole("open_requests", open_requests, least=1, most=1024)
-    key = os.environ.get(KEY) or None
-    if key is None and not is_loopback(host):
-        raise UserError(f"host {host}: others could use this endpoint; set a key in {KEY}, or listen on 127.0.0.1")
+    key = check_serving(host=host, port=port, open_requests=open_requests, drain=drain)
     limit_helpers(1)  # races are many threads already
-    engine = Engine(
-        make_server, utilities, most_draws=most_draws, regret=regret, confidence=confidence, open_requests=open_requests
-    )
+    engine = Engine(make_server, utilities, settings, open_requests=open_requests)
     try:
         with listen(host, port) as listener:
             own = {"localhost", "127.0.0.1", "::1", host.lower(), *([public_host.lower()] if public_host else [])}

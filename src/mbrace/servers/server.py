@@ -8,27 +8,26 @@ the others are kept.
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field, replace
+from concurrent.futures import Future
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from mbrace.answers import DRAWS, Answer, Message, Prompt, answers, prompt_of
-from mbrace.errors import ServiceError, UserError, check_whole
+from mbrace.answers import Answer, Answering, Message, Prompt, answer_all, answers, prompt_of
+from mbrace.errors import ServiceError, SettingError, UserError, check_whole
 from mbrace.randomness import key
 from mbrace.records import Record
 from mbrace.sampler import Draws, Receipt, Want, ids_of, source_of
 from mbrace.servers.abilities import Abilities, Probe, beam_request, check_beams
 from mbrace.servers.answer_file import AnswerFile, key_of
 from mbrace.servers.chat import Choice, chat_messages, choices_of, cost_of
+from mbrace.servers.draws import Budget, Drawn, Ongoing, ServerDrawer
 from mbrace.servers.http import Client, RequestError, StatusError
+from mbrace.settings import Sampling
 from mbrace.utility import Cost, PairFunction, Utility
-
-Blocks = tuple[str | int, str, int, int]  # record id, stream, first draw, count
 
 
 class Server:
@@ -83,21 +82,16 @@ class Server:
         if prompt is not None and "{source}" not in prompt:
             raise UserError("prompt: has no {source}; put it where the source goes")
         check_whole("per_request", per_request, least=1)
-        if not 0 <= temperature < math.inf:
-            raise UserError(f"temperature {temperature}: must be 0 or more, and finite")
+        check_whole("max_tokens", max_tokens, least=1)
+        Sampling(
+            temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, epsilon=epsilon
+        )  # refuses their values
         if temperature == 0 and not beam_search:
-            raise UserError(
-                "temperature 0: all samples would be the same text, which agrees with itself; give more, such as 0.7"
+            raise SettingError(
+                "temperature", 0, "all samples would be the same text, which agrees with itself; give more, such as 0.7"
             )
-        for name, value in (("top_p", top_p), ("min_p", min_p), ("epsilon", epsilon)):
-            if value is not None and not 0 <= value <= 1:
-                raise UserError(f"{name} {value}: must be from 0 to 1")
-        if top_k is not None and top_k < 0:
-            raise UserError(f"top_k {top_k}: must be 1 or more, or 0 for all")
-        if max_tokens < 1:
-            raise UserError(f"max_tokens {max_tokens}: must be 1 or more")
         self._model, self._prompt, self._chat, self._system = model, prompt, chat, system
-        self._seed, self._per_request, self._logprobs, self._epsilon = seed, per_request, logprobs, epsilon
+        self._seed, self._per_request, self._epsilon, self.logprobs = seed, per_request, epsilon, logprobs
         given: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         given |= {"stop": stop}
         self._options = {name: value for name, value in given.items() if value is not None} | dict(options or {})
@@ -106,7 +100,7 @@ class Server:
         endpoint = "/chat/completions" if chat else "/completions"
         self._client = Client(url, endpoint, api_key=api_key, concurrency=concurrency, retries=retries, timeout=timeout)
         self._file = None if save_draws is None else AnswerFile(save_draws)
-        self._kept: dict[Blocks, Future[Drawn]] = {}  # of a window that failed
+        self._kept: dict[tuple[str | int, str, Want], Future[Drawn]] = {}  # of a window that failed
         self._lock, self._probing = threading.Lock(), threading.Lock()
         self._abilities: Abilities | None = None
         self._has_sampled = False
@@ -129,7 +123,7 @@ class Server:
                     self._with_text,
                     self._options,
                     chat=self._chat,
-                    logprobs=self._logprobs,
+                    logprobs=self.logprobs,
                     epsilon=self._epsilon,
                     most=self._per_request,
                 )
@@ -181,29 +175,32 @@ class Server:
         self,
         prompts: str | Sequence[str | Sequence[Message]],
         *,
-        n: int = DRAWS,
+        n: int = Answering.n,
         utility: Utility | PairFunction | None = None,
         ids: Sequence[str | int] | None = None,
         **options: Any,
     ) -> Any:
         """The consensus answers to prompts: texts, or lists of messages; an `Answer` for each, or one for one text.
 
-        At most `n` draws are made for each, in steps while the race between them is open. `options` are those of
-        `mbrace.answers.answers`: `regret`, `confidence`, `nbest`, `seed`, `window`.
+        At most `n` draws are made for each, in steps while the race between them is open. `options` are fields of
+        `mbrace.answers.Answering`: `regret`, `confidence`, `nbest`, `seed`, `window`.
         """
-        if isinstance(prompts, str):
-            return self.answer([prompts], n=n, utility=utility, ids=ids, **options)[0]
-        names = [*range(len(prompts))] if ids is None else [*ids]
-        records = [prompt_of(prompt, name) for prompt, name in zip(prompts, names, strict=True)]
-        return list(answers(records, self, n=n, utility=utility, weighted=self._logprobs, **options))
+        settings = Answering(**{"n": n, "logprobs": self.logprobs, **options})
+        return answer_all(prompts, self, settings, ids=ids, utility=utility)
 
-    async def answer_async(self, prompt: str | Sequence[Message], **options: Any) -> Answer:
+    async def answer_async(
+        self,
+        prompt: str | Sequence[Message],
+        *,
+        utility: Utility | PairFunction | None = None,
+        id: str | int = 0,
+        **options: Any,
+    ) -> Answer:
         """Like `answer`, for one prompt, in a service. Cancelling it cancels its requests."""
-        ongoing = Ongoing(self)
-        options = {"weighted": self._logprobs, "id": 0} | options
-        record = prompt_of(prompt, options.pop("id"))
+        ongoing, record = Ongoing(self), prompt_of(prompt, id)
+        settings = Answering(**{"logprobs": self.logprobs, **options})
         try:
-            return await asyncio.to_thread(lambda: next(answers([record], ongoing, **options)))
+            return await asyncio.to_thread(lambda: next(answers([record], ongoing, settings, utility=utility)))
         except asyncio.CancelledError:
             ongoing.cancel()
             raise
@@ -224,19 +221,19 @@ class Server:
 
     # the draws of one want
 
-    def submit(self, record: Record, stream: str, first: int, count: int) -> Future[Drawn]:
-        """Ask for draws number `first` to `first + count - 1` in the background."""
+    def submit(self, record: Record, stream: str, want: Want) -> Future[Drawn]:
+        """Ask for draws in the background."""
         with self._lock:
-            kept = self._kept.pop((record.id, stream, first, count), None)
+            kept = self._kept.pop((record.id, stream, replace(want, sentence=0)), None)
         if kept is not None and not (kept.cancelled() or (kept.done() and kept.exception() is not None)):
             return kept
         abilities = self.abilities() if (record.source or "").strip() else Abilities()
-        return self._client.start(self._draw(record, stream, first, count, abilities))
+        return self._client.start(self._draw(record, stream, want.first, want.count, abilities))
 
-    def keep(self, record: Record, stream: str, first: int, count: int, drawn: Future[Drawn]) -> None:
+    def keep(self, record: Record, stream: str, want: Want, drawn: Future[Drawn]) -> None:
         """Keep draws that have arrived, or still may, for the next time they are requested."""
         with self._lock:
-            self._kept[record.id, stream, first, count] = drawn
+            self._kept[record.id, stream, want] = drawn
 
     async def _draw(self, record: Record, stream: str, first: int, count: int, abilities: Abilities) -> Drawn:
         """The draws, in as few requests as the server allows, at the same time."""
@@ -249,59 +246,58 @@ class Server:
         ]
         found = await asyncio.gather(*parts)
         receipt = Receipt(seconds=time.monotonic() - started)
-        for drawn in found:
-            receipt += drawn.receipt
-        drawn = Drawn([choice for part in found for choice in part.choices], receipt)
-        self._count(drawn, stream)
+        for _, own in found:
+            receipt += own
+        drawn = Drawn([choice for choices, _ in found for choice in choices], receipt)
+        if stream == "draw":
+            self.drawn += len(drawn.choices)
+        self.cut += drawn.receipt.cut
+        self.blank += drawn.receipt.blank
         return drawn
 
-    async def _part(self, record: Record, stream: str, first: int, count: int, abilities: Abilities) -> Drawn:
+    async def _part(
+        self, record: Record, stream: str, first: int, count: int, abilities: Abilities
+    ) -> tuple[list[Choice], Receipt]:
         """The draws of one request, and of others while the server gives fewer choices than requested."""
         choices: list[Choice] = []
         receipt = Receipt()
         while len(choices) < count:
             body = self.body_of(record) | dict(abilities.fields) | dict(getattr(record, "request", None) or {})
-            most, seed = int(body["max_tokens"]), getattr(record, "seed", None)
-            wanted = count - len(choices)
+            begin, seed, wanted = first + len(choices), getattr(record, "seed", None), count - len(choices)
             if abilities.sends_seed:  # 31 bits, which any server takes
-                body["seed"] = (
-                    key(self._seed if seed is None else seed, record.id, f"{stream} {first + len(choices)}") >> 33
-                )
+                body["seed"] = key(self._seed if seed is None else seed, record.id, f"{stream} {begin}") >> 33
             name = key_of([str(record.id), body | {"n": wanted}])
             kept = None if self._file is None else self._file.get(name)
             if kept is not None:
                 got, cost = [Choice(**each) for each in kept["choices"]], Cost(kept_answers=1)
                 receipt += Receipt(kept["tokens_in"], kept["tokens_out"])
             else:
-                async with self.budget.reserve(_most_tokens(body), most, wanted) as bill:
-                    if not bill.choices:  # none that the budget pays for
-                        return Drawn(choices, receipt + Receipt(denied=wanted))
-                    got, cost = await self._post(body | {"n": bill.choices}, bill.choices)
-                    if abilities.usage_of_one and len(got) > 1:
-                        cost = await self._recount(got, cost, most)
-                    bill.spent = cost.prompt_tokens + cost.completion_tokens
+                got, cost = await self._paid(body, wanted, abilities)
+                if not got:  # the budget pays for none
+                    return choices, receipt + Receipt(denied=wanted)
                 receipt += Receipt(cost.prompt_tokens, cost.completion_tokens, 1)
                 if self._file is not None:
-                    self._file.put(name, self._saved(record, stream, first + len(choices), got, cost))
-                if self._logprobs and any(choice.logprob is None for choice in got):
+                    self._file.put(name, _saved(record, stream, begin, got, cost))
+                if self.logprobs and any(choice.logprob is None for choice in got):
                     raise ServiceError(f"{self.url}: gives no log-probabilities; leave logprobs out")
             self.cost += cost
             choices += got
-        return Drawn(choices, receipt)
+        return choices, receipt
 
-    def _saved(self, record: Record, stream: str, first: int, choices: Sequence[Choice], cost: Cost) -> dict[str, Any]:
-        """The line of `save_draws`, which `decode` reads as candidates."""
-        each = [{"text": choice.text, "logprob": choice.logprob, "is_cut": choice.is_cut} for choice in choices]
-        return {
-            "id": record.id, "source": record.source, "stream": stream, "first": first, "choices": each,
-            "tokens_in": cost.prompt_tokens, "tokens_out": cost.completion_tokens,
-        }  # fmt: skip
-
-    def _count(self, drawn: Drawn, stream: str) -> None:
-        if stream == "draw":
-            self.drawn += len(drawn.choices)
-        self.cut += drawn.receipt.cut
-        self.blank += drawn.receipt.blank
+    async def _paid(self, body: dict[str, Any], wanted: int, abilities: Abilities) -> tuple[list[Choice], Cost]:
+        """As many of the wanted choices of a request as the budget pays for, and what they cost."""
+        most, prompt = int(body["max_tokens"]), _most_tokens(body)
+        paid, spent = await self.budget.take(prompt, most, wanted), 0
+        if not paid:
+            return [], Cost()
+        try:
+            got, cost = await self._post(body | {"n": paid}, paid)
+            if abilities.usage_of_one and len(got) > 1:
+                cost = await self._recount(got, cost, most)
+            spent = cost.prompt_tokens + cost.completion_tokens or prompt + paid * most  # a server may not say it
+        finally:
+            self.budget.settle(prompt + paid * most, spent)
+        return got, cost
 
     async def _recount(self, choices: Sequence[Choice], cost: Cost, most: int) -> Cost:
         """The tokens of all choices, from a server (llama.cpp) whose `usage` is that of the first one."""
@@ -366,164 +362,13 @@ class Server:
         return {"model": self._model, "messages": chat_messages(text, self._system)}
 
 
-@dataclass
-class Drawn:
-    """Choices as they came, and what they cost."""
-
-    choices: Sequence[Choice]
-    receipt: Receipt = field(default_factory=Receipt)
-    accepts_blank: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.accepts_blank:
-            cut = sum(choice.is_cut for choice in self.choices)
-            blank = sum(not choice.text and not choice.is_cut for choice in self.choices)
-            self.receipt = replace(self.receipt, draws=len(self.choices), cut=cut, blank=blank)
-
-    def draws(self, *, logprobs: bool) -> Draws:
-        """Those that are whole answers."""
-        usable = [choice for choice in self.choices if choice.is_usable or self.accepts_blank]
-        scores = [choice.logprob or 0.0 for choice in usable] if logprobs else None
-        return Draws([choice.text for choice in usable], scores, len(self.choices) - len(usable))
-
-
-class Ongoing:
-    """A race on a server whose draws can be cancelled from another thread."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._drawers: list[ServerDrawer] = []
-        self.is_cancelled = False
-        self.texts: list[str] = []  # all whole draws so far
-
-    def start_counted(self, records: Sequence[Record], receipts: dict[str | int, Receipt]) -> ServerDrawer:
-        """Begin a window of races, whose costs are added to `receipts`."""
-        self._drawers.append(ServerDrawer(self._server, records, "draw", receipts, self))
-        return self._drawers[-1]
-
-    def cancel(self) -> None:
-        """Cancel the requests that are under way, and make no others."""
-        self.is_cancelled = True
-        for drawer in self._drawers:
-            drawer.cancel()
-
-
-class ServerDrawer:
-    """Draws for one window of records. `receipts` collects what each of them cost."""
-
-    def __init__(
-        self,
-        server: Server,
-        records: Sequence[Record],
-        stream: str,
-        receipts: dict[str | int, Receipt] | None = None,
-        ongoing: Ongoing | None = None,
-    ) -> None:
-        self._server, self._records, self._stream, self._receipts = server, records, stream, receipts
-        self._ongoing = ongoing
-        self._wanted: dict[tuple[int, int, int], Future[Drawn]] = {}
-
-    def request(self, wants: Sequence[Want]) -> Sequence[Want]:
-        """Request what is wanted, all at the same time; returns the wants."""
-        for want in wants:
-            if self._ongoing is not None and self._ongoing.is_cancelled:
-                raise ServiceError(f"{self._server.url}: cancelled")
-            record = self._records[want.sentence]
-            self._wanted[want.sentence, want.first, want.count] = self._server.submit(
-                record, self._stream, want.first, want.count
-            )
-        return wants
-
-    def draw(self, wants: Sequence[Want]) -> list[Draws]:
-        """The draws of each want."""
-        return [self.get(want) for want in self.request(wants)]
-
-    def get(self, want: Want) -> Draws:
-        """Wait for the draws of one want."""
-        try:
-            drawn = self._wanted[want.sentence, want.first, want.count].result()
-            del self._wanted[want.sentence, want.first, want.count]
-        except CancelledError:
-            raise ServiceError(f"{self._server.url}: cancelled") from None
-        except BaseException as error:
-            self._give_up(keep=not isinstance(error, ServiceError))
-            raise
-        if self._receipts is not None:
-            name = self._records[want.sentence].id
-            self._receipts[name] = self._receipts.get(name, Receipt()) + drawn.receipt
-        draws = drawn.draws(logprobs=self._server._logprobs)
-        if self._ongoing is not None:
-            self._ongoing.texts += draws.texts
-        return draws
-
-    def cancel(self) -> None:
-        """Cancel what was requested; may be called from another thread."""
-        for future in list(self._wanted.values()):
-            future.cancel()
-
-    def _give_up(self, *, keep: bool) -> None:
-        """After a request has failed: keep the others for the next try; if there will be none, save what is paid."""
-        if not keep:
-            self._server.finish(self._wanted.values())
-        for (sentence, first, count), future in self._wanted.items():
-            if keep:
-                self._server.keep(self._records[sentence], self._stream, first, count, future)
-        self._wanted.clear()
-
-
-class Budget:
-    """The most tokens, in and out, that requests may cost together; None: any number. Used in one event loop."""
-
-    def __init__(self, tokens: int | None) -> None:
-        if tokens is not None:
-            check_whole("max_cost_tokens", tokens, least=1)
-        self.tokens, self.spent = tokens, 0
-        self._reserved = 0
-        self._settled: asyncio.Event | None = None
-        self.is_spent = False  # whether a request was denied
-
-    def reserve(self, prompt: int, per_choice: int, choices: int) -> Bill:
-        """A request of a prompt of at most so many tokens, for up to `choices` of at most `per_choice` each."""
-        return Bill(self, prompt, per_choice, choices)
-
-    async def take(self, prompt: int, per_choice: int, choices: int) -> int:
-        """Reserve as many choices as there is room for; waits for other requests while they may leave some."""
-        if self.tokens is None:
-            return choices
-        while True:
-            room = self.tokens - self.spent - self._reserved - prompt
-            if room >= choices * per_choice or not self._reserved:
-                paid = max(0, min(choices, room // per_choice))
-                self._reserved += prompt + paid * per_choice if paid else 0
-                self.is_spent = self.is_spent or paid < choices
-                return paid
-            self._settled = self._settled or asyncio.Event()
-            await self._settled.wait()
-
-    def settle(self, reserved: int, spent: int) -> None:
-        """What a request cost in the end."""
-        self.spent += spent
-        if self.tokens is not None:
-            self._reserved -= reserved
-            if self._settled is not None:
-                self._settled.set()
-                self._settled = None
-
-
-class Bill:
-    """What one request may cost, and did."""
-
-    def __init__(self, budget: Budget, prompt: int, per_choice: int, choices: int) -> None:
-        self._budget, self._prompt, self._per_choice, self._wanted = budget, prompt, per_choice, choices
-        self.choices = self.spent = 0
-
-    async def __aenter__(self) -> Bill:
-        self.choices = await self._budget.take(self._prompt, self._per_choice, self._wanted)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self.choices:
-            self._budget.settle(self._prompt + self.choices * self._per_choice, self.spent)
+def _saved(record: Record, stream: str, first: int, choices: Sequence[Choice], cost: Cost) -> dict[str, Any]:
+    """The line of `save_draws`, which `decode` reads as candidates."""
+    each = [{name: value for name, value in asdict(choice).items() if name != "written"} for choice in choices]
+    return {
+        "id": record.id, "source": record.source, "stream": stream, "first": first, "choices": each,
+        "tokens_in": cost.prompt_tokens, "tokens_out": cost.completion_tokens,
+    }  # fmt: skip
 
 
 def _most_tokens(body: Mapping[str, Any]) -> int:
