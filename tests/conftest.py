@@ -90,17 +90,17 @@ def results(tmp_path_factory: pytest.TempPathFactory, demo_rows: list[dict[str, 
     """`mbrace experiment` on two pairs, one with both splits, for two utilities, into one folder. Four sentences are
     enough to recommend a race here."""
     from mbrace.cli import main
-    from mbrace.experiments import recommendation
+    from mbrace.experiments import studies
 
     home = tmp_path_factory.mktemp("experiment")
     for name, rows in (("xx-en.valid", demo_rows[:4]), ("xx-en.test", demo_rows[4:7]), ("yy-en", demo_rows[7:10])):
         cut = [r | {"hypotheses": r["hypotheses"][:30], "pseudo_references": r["pseudo_references"][:80]} for r in rows]
         (home / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in cut), encoding="utf-8")
     files = [str(path) for path in sorted(home.glob("*.jsonl"))]
-    options = ["-o", str(home / "out"), "--trials", "2", "--workers", "1", "--races", "3"]
+    options = ["-o", str(home / "out"), "--trials", "2", "--workers", "1"]
     assert main(["experiment", *files, *options, "--no-report"]) == 0
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(recommendation, "LEAST", 4)
+        patched.setattr(studies, "LEAST", 4)
         assert main(["experiment", files[2], *options, "--utility", "chrf"]) == 0
     return home
 

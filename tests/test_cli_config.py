@@ -116,7 +116,7 @@ DANGEROUS: dict[str, tuple[str, dict[str, Any]]] = {
     "server": ("translate", {"server": "http://host"}),
     "model": ("translate", {"model": "evil"}),
     "qe": ("rerank", {"qe": "evil"}),
-    "csv": ("judge-results", {"csv": "old.jsonl"}),
+    "json": ("judge-results", {"json": "old.jsonl"}),
     "cache": ("train-metric", {"cache": "evil.pt"}),
     "an option among files": ("decode", {"candidates": ["--output=old.jsonl", "--force"]}),
     "an option among names": ("train", {"origins": ["--force"]}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,7 @@ from scipy import stats
 
 import mbrace
 from mbrace.cli import main
-from mbrace.experiments import studies
-from mbrace.experiments.claims import claims, margins
+from mbrace.experiments.claims import claims, margins, test_table
 from mbrace.experiments.significance import equivalence, ratio_interval
 from mbrace.experiments.tables import CandidateFile, other_scores, tables
 from mbrace.experiments.trials import FAST, STANDARD, TEST, TRADEOFF, Outcomes, Setting, run_trials
@@ -150,7 +150,7 @@ def test_a_table_names_the_metric_that_decoded_and_those_that_did_not(
     tmp_path: Path, three_rows: list[dict[str, Any]]
 ) -> None:
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in three_rows), encoding="utf-8")
-    options = ["-o", str(tmp_path / "out"), "--trials", "2", "--workers", "1", "--races", "1"]
+    options = ["-o", str(tmp_path / "out"), "--trials", "2", "--workers", "1"]
     assert main(["experiment", str(tmp_path / "x.jsonl"), *options, "--no-report"]) == 0
     assert main(["experiment", str(tmp_path / "x.jsonl"), *options, "--utility", "chrf"]) == 0
     words = (tmp_path / "out" / "RESULTS.md").read_text(encoding="utf-8")
@@ -162,13 +162,13 @@ def test_a_table_names_the_metric_that_decoded_and_those_that_did_not(
     assert "| Score by chrF++, not decoded with | **" in second
     assert "by chrF (which decoded)" in words  # a claim, with a margin from the spread of chrF++
     assert "no margin" not in words
-    table = json.loads((tmp_path / "out" / "results.json").read_text())["test_table"]
-    assert {row["sentences"] for row in table} == {3}
+    with open(tmp_path / "out" / "test_table.csv", encoding="utf-8") as file:
+        assert {row["sentences"] for row in csv.DictReader(file)} == {"3"}
 
 
 def test_the_test_table_holds_differences_against_the_margin() -> None:
     found = made_up("chrF++", [40, 50, 60, 70], [40.1, 49.9, 60.0, 70.0])
-    rows = {(row["setting"], row["measure"]): row for row in studies.test_table(found, {"score": 0.2})}
+    rows = {(row["setting"], row["measure"]): row for row in test_table(found, {"score": 0.2})}
     row = rows["alpha=0.99", "score"]
     assert row["difference"] == pytest.approx(0, abs=1e-9)
     assert row["inside_margin"] is True

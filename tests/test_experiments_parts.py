@@ -36,7 +36,7 @@ def records(tmp_path: Path, demo_rows: list[dict[str, Any]]) -> list[Record]:
 
 
 def put(folder: JobFolder, records: list[Record], split: str) -> None:
-    chosen = CandidateSet("x", split, len(records), trials=2, races=3)
+    chosen = CandidateSet("x", split, len(records), trials=2)
     for first in (0, 2, 4):
         some = records[first : first + 2]
         folder.add(Job(chosen, first, some, [Scored("words", UTILITY.name, UTILITY.schedule, compute(some, UTILITY))]))
@@ -48,7 +48,7 @@ def test_parts_joined_are_the_outcomes_of_the_experiment(
 ) -> None:
     monkeypatch.setattr(experiment, "schedule_for", lambda schedule, records: tuple(schedule))  # few draws are enough
     files = [str(tmp_path / f"x.{s}.jsonl") for s in ("valid", "test")]
-    options = {"trials": 2, "races": 3, "report": False, "progress": lambda *_: contextlib.nullcontext(lambda n: None)}
+    options = {"trials": 2, "report": False, "progress": lambda *_: contextlib.nullcontext(lambda n: None)}
     for label, utility in (("chrF++", mbrace.ChrF()), ("words", UTILITY)):
         experiment.run(files, tmp_path / "whole", utility, label=label, **options)
     folder = JobFolder(tmp_path / "jobs")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from experiment_files import outcomes_of
 
-from mbrace.experiments import recommendation
-from mbrace.experiments.studies import schedule_settings
+from mbrace.experiments.studies import DEFAULT, recommended, schedule_settings
+from mbrace.experiments.summary import recommendation_cells
 from mbrace.experiments.trials import STANDARD, STOPPING, TRADEOFF, Outcomes, Setting
 
 STANDARD_CALLS = 10_000
@@ -29,7 +29,7 @@ def change(found: Outcomes, setting: Setting, **values: float) -> None:
 
 
 def chosen(found: Outcomes) -> dict[str, Any]:
-    [row] = [row for row in recommendation.rows(found) if row["kind"] == "recommended"]
+    [row] = [row for row in recommended(found) if row["kind"] == "recommended"]
     return row
 
 
@@ -45,14 +45,14 @@ def test_the_cheapest_race_that_loses_next_to_nothing_is_recommended() -> None:
     assert (row["alpha"], row["regret"], row["saves"]) == (0.99, 0.04, 10)
     assert row["lost"] == pytest.approx(0.019)
     race = "--alpha 0.99 --schedule 16,32,64,128,256 --regret 0.04"
-    assert recommendation.shown(row)["options"] == race
+    assert recommendation_cells(row)["options"] == race
     found.about |= {"file": "my file.jsonl", "options": "--utility learned"}
     whole = f"mbrace decode 'my file.jsonl' -o decoded.jsonl --utility learned {race}"
-    assert recommendation.shown(chosen(found))["command"] == whole
+    assert recommendation_cells(chosen(found))["command"] == whole
 
 
 def test_nothing_is_recommended_from_fewer_than_thirty_sentences() -> None:
-    kinds = {n: [row["kind"] for row in recommendation.rows(outcomes(sentences=n))] for n in (2, 29, 30)}
+    kinds = {n: [row["kind"] for row in recommended(outcomes(sentences=n))] for n in (2, 29, 30)}
     assert kinds[2] == kinds[29] == ["standard", "default"]
     assert kinds[30] == ["standard", "default", "recommended"]
 
@@ -78,14 +78,14 @@ def test_standard_mbr_is_recommended_where_every_race_loses() -> None:
     found.measures["lost"][found.settings.index(STANDARD)] = 0
     row = chosen(found)
     assert (row["alpha"], row["saves"]) == (None, 1)
-    assert recommendation.shown(row)["options"] == "--prune none"
+    assert recommendation_cells(row)["options"] == "--prune none"
 
 
 def test_the_saving_has_the_interval_of_a_ratio_of_means_over_sentences() -> None:
     found = outcomes()
-    calls = found.measures["utility_calls"][found.settings.index(recommendation.DEFAULT)]
+    calls = found.measures["utility_calls"][found.settings.index(DEFAULT)]
     calls[::2], calls[1::2] = 1_000, 3_000
-    [row] = [row for row in recommendation.rows(found) if row["kind"] == "default"]
+    [row] = [row for row in recommended(found) if row["kind"] == "default"]
     assert row["saves"] == 5
     # by the delta method: the mean of 50 draws of 1,000 or 3,000 has a standard deviation of 1,000 / sqrt(50) = 141
     assert row["saves_low"] == pytest.approx(10_000 / (2_000 + 1.96 * 141), rel=0.03)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import json
 from pathlib import Path
@@ -21,21 +19,16 @@ from mbrace.judge.results import (
     Rating,
     evaluate,
     evaluate_counts,
-    fleiss_kappa,
     krippendorff_alpha,
     paired_bootstrap,
     read_ratings,
     report,
     sign_test,
-    sign_test_split_ties,
-    to_csv,
 )
 from mbrace.judge.store import open_study
 
 # Krippendorff (2011), "Computing Krippendorff's Alpha-Reliability", example C: 4 observers, 12 units, "." is missing.
 KRIPPENDORFF = ["123321412...", "1233224125.3", ".33323422 51.".replace(" ", ""), "12332441251."]
-# Fleiss' kappa on Wikipedia: 14 raters, 10 subjects, 5 categories.
-FLEISS = """0 0 0 0 14;0 2 6 4 2;0 0 3 5 6;0 3 9 2 0;2 2 8 1 1;7 7 0 0 0;3 2 6 3 0;2 5 3 2 2;6 5 2 1 0;0 2 2 3 7"""
 
 
 def ratings(*rows: str) -> list[Rating]:
@@ -53,10 +46,6 @@ def ratings(*rows: str) -> list[Rating]:
 def test_sign_test_is_scipys_exact_binomial_test(wins: int, losses: int) -> None:
     expected = binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
     assert sign_test(wins, losses) == pytest.approx(expected, rel=1e-9)
-
-
-def test_split_ties_go_half_to_each_side() -> None:
-    assert sign_test_split_ties(48, 42, 35) == pytest.approx(binomtest(65, 124).pvalue)
 
 
 def test_bootstrap_agrees_with_every_resample_of_a_small_sample() -> None:
@@ -79,18 +68,9 @@ def test_krippendorffs_alpha_is_that_of_his_worked_example() -> None:
     assert krippendorff_alpha(units) == pytest.approx(0.743, abs=5e-4)
 
 
-def test_fleiss_kappa_is_that_of_the_published_example() -> None:
-    units = [
-        [category for category, count in enumerate(row.split()) for _ in range(int(count))] for row in FLEISS.split(";")
-    ]
-    assert fleiss_kappa(units) == pytest.approx(0.210, abs=5e-4)
-
-
 def test_agreement_is_one_when_perfect_and_undefined_when_nothing_varies() -> None:
-    assert krippendorff_alpha(["aa", "bb"]) == fleiss_kappa(["aa", "bb"]) == 1
-    assert krippendorff_alpha(["aa", "aa"]) is fleiss_kappa(["aa", "aa"]) is None
-    assert krippendorff_alpha(["a", "b"]) is fleiss_kappa(["a", "b"]) is fleiss_kappa([]) is None
-    assert fleiss_kappa(["aa", "aba"]) is None
+    assert krippendorff_alpha(["aa", "bb"]) == 1
+    assert krippendorff_alpha(["aa", "aa"]) is krippendorff_alpha(["a", "b"]) is krippendorff_alpha([]) is None
 
 
 @pytest.mark.parametrize(
@@ -158,20 +138,13 @@ def test_preference_for_a_side_is_reported_as_such() -> None:
     assert (results.left_chosen, results.right_chosen) == (20, 0)
 
 
-def test_csv_gives_a_spreadsheet_no_formula_to_run() -> None:
-    comment = '=HYPERLINK("http://evil.example")'
-    row = next(csv.DictReader(io.StringIO(to_csv([Rating(1, 0, "id", "A", "B", comment, "")]))))
-    assert row["comment"] == "'" + comment
-    assert (row["rater"], row["choice"], row["left"]) == ("1", "A", "B")
-
-
 class Arguments:
     level = 0.05
     force = False
     name_a = name_b = None
 
     def __init__(self, ratings: Path, folder: Path) -> None:
-        self.ratings, self.csv, self.json = str(ratings), str(folder / "out.csv"), str(folder / "out.json")
+        self.ratings, self.json = str(ratings), str(folder / "out.json")
 
 
 def test_report_and_exports_hold_every_rating_and_no_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,9 +162,9 @@ def test_report_and_exports_hold_every_rating_and_no_token(tmp_path: Path, capsy
     assert printed.splitlines()[-1] == exported["verdict"]
     assert exported["ratings"] == {"wins": 6, "losses": 0, "ties": 0, "skips": 2}
     assert [own["wins"] for own in exported["raters"]] == [3, 3]
-    assert len(exported["answers"]) == len((tmp_path / "out.csv").read_text().splitlines()) - 1 == 8
+    assert len(exported["answers"]) == 8
     for token in store.tokens.values():
-        assert token not in printed + (tmp_path / "out.json").read_text() + (tmp_path / "out.csv").read_text()
+        assert token not in printed + (tmp_path / "out.json").read_text()
 
 
 def test_exports_replace_a_file_only_when_told_and_the_ratings_never(
@@ -200,21 +173,20 @@ def test_exports_replace_a_file_only_when_told_and_the_ratings_never(
     monkeypatch.chdir(tmp_path)
     open_study("r.db", [PredictionPair("1", "s", "a", "b")], facts={}, about={}, seed=0, raters=1).close()
     whole = Path("r.db").read_bytes()
-    Path("link.csv").symlink_to("r.db")
-    for arguments in (["--csv", "r.db"], ["--json", "./r.db"], ["--csv", "link.csv"], ["--json", "r.db-wal"]):
+    Path("link.db").symlink_to("r.db")
+    for file in ("r.db", "./r.db", "link.db", "r.db-wal"):
         for force in ([], ["--force"]):
-            assert main(["judge-results", "r.db", *arguments, *force]) == 2
-            assert f"{' '.join(arguments)}: belongs to the ratings" in capsys.readouterr().err
+            assert main(["judge-results", "r.db", "--json", file, *force]) == 2
+            assert f"--json {file}: belongs to the ratings" in capsys.readouterr().err
     assert Path("r.db").read_bytes() == whole
-    Path("kept.csv").write_text("kept")
-    assert main(["judge-results", "r.db", "--json", "new.json", "--csv", "kept.csv"]) == 2
+    Path("kept.json").write_text("kept")
+    assert main(["judge-results", "r.db", "--json", "kept.json"]) == 2
     told = capsys.readouterr()
-    assert "kept.csv: exists; give another file, or --force to replace it" in told.err
+    assert "kept.json: exists; give another file, or --force to replace it" in told.err
     assert not told.out
-    assert Path("kept.csv").read_text() == "kept"
-    assert not Path("new.json").exists()
-    assert main(["judge-results", "r.db", "--csv", "kept.csv", "--force"]) == 0
-    assert Path("kept.csv").read_text() == to_csv([])
+    assert Path("kept.json").read_text() == "kept"
+    assert main(["judge-results", "r.db", "--json", "kept.json", "--force"]) == 0
+    assert json.loads(Path("kept.json").read_text())["answers"] == []
 
 
 def test_reading_results_leaves_nothing_beside_the_file(tmp_path: Path) -> None:

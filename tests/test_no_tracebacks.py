@@ -125,13 +125,10 @@ def test_an_experiment_whose_folder_cannot_be_made_says_so(
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
-@pytest.mark.parametrize("option", ["--csv", "--json"])
-def test_judge_results_on_a_full_disk_names_the_file(
-    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_judge_results_on_a_full_disk_names_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     items = [PredictionPair("1", "s", "a", "b")]
     open_study(str(tmp_path / "r.db"), items, facts={}, about={}, seed=0, raters=1).close()
-    assert main(["judge-results", str(tmp_path / "r.db"), option, "/dev/full"]) == 2
+    assert main(["judge-results", str(tmp_path / "r.db"), "--json", "/dev/full"]) == 2
     assert "/dev/full: No space left on device; make room, or give another file" in capsys.readouterr().err
 
 

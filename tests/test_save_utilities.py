@@ -17,7 +17,6 @@ from conftest import overlap, records
 import mbrace
 from mbrace.cli import main
 from mbrace.cluster import driver
-from mbrace.experiments.tables import CandidateFile, score, tables
 from mbrace.io.folders import UtilityFolder
 from mbrace.jobs.decode import DecodeJob
 from mbrace.result import UtilityTable
@@ -335,41 +334,7 @@ def test_two_runs_into_one_folder_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "saved").exists()  # nothing was put there
 
 
-def test_experiments_read_complete_tables_and_score_the_rest(tmp_path: Path, demo_rows: list[Row]) -> None:
-    rows = [
-        {**row, "id": i, "hypotheses": row["hypotheses"][:6], "pseudo_references": row["pseudo_references"][:12]}
-        for i, row in enumerate(demo_rows[:4])
-    ]
-    path = tmp_path / "c.jsonl"
-    path.write_bytes(lines(rows))
-    file = CandidateFile.from_path(str(path))
-    asked: list[int | str] = []
-
-    class Noting(mbrace.Pairwise):
-        def start(self, sentences: Any) -> Any:
-            asked.extend(sentence.id for sentence in sentences)
-            return super().start(sentences)
-
-    utility = Noting(overlap, name="overlap", schedule=(4, 8))
-    options: dict[str, Any] = {"utility": utility, "keep_utilities": True, "schedule": [4, 12]}
-    for record, prune in zip(file.records(), (None, None, mbrace.Bottom(0.9), None), strict=True):
-        if record.id != 3:
-            [answer] = mbrace.decode_corpus([record], prune=prune, **options)
-            folder = UtilityFolder(str(tmp_path / "saved"))
-            folder.open(resume=True)
-            folder.save(answer.utilities)  # type: ignore[arg-type]
-            folder.finish()
-    asked.clear()
-    stored = tables(file, file.records(), utility, tmp_path / "t", saved=tmp_path / "saved")
-    assert asked == [2, 3]  # one was pruned, one not saved
-    for table, values in zip(stored, score(file.records(), utility), strict=True):
-        np.testing.assert_array_equal(np.array(table.stored), values)
-    other = mbrace.Pairwise(overlap, name="another", schedule=(4, 8))
-    with pytest.raises(mbrace.UserError, match="utilities of overlap, not of another"):
-        tables(file, file.records(), other, tmp_path / "t2", saved=tmp_path / "saved")
-
-
-def test_the_experiment_runs_over_saved_utilities(tmp_path: Path, small_rows: list[Row]) -> None:
+def test_an_experiment_over_saved_utilities_races_as_one_that_scores(tmp_path: Path, small_rows: list[Row]) -> None:
     path, saved = tmp_path / "c.jsonl", tmp_path / "saved"
     path.write_bytes(lines(small_rows[:4]))
     whole = ("--prune", "none", "--schedule", "all")
@@ -377,7 +342,7 @@ def test_the_experiment_runs_over_saved_utilities(tmp_path: Path, small_rows: li
     common = ["experiment", str(path), "--no-report", "--trials", "1", "--workers", "1", "-o"]
     replay = ["--utility", "replay", "--utility-option", f"tables={saved}"]
     assert main([*common, str(tmp_path / "e1"), *replay]) == 0
-    assert main([*common, str(tmp_path / "e2"), "--saved-utilities", str(saved)]) == 0
+    assert main([*common, str(tmp_path / "e2")]) == 0
     found = []
     for folder in ("e1", "e2"):
         [data] = (tmp_path / folder / "data").glob("*.npz")

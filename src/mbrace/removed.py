@@ -60,6 +60,11 @@ REMOVED: dict[str, str] = {
     "json": "is --no-text now",
     "minutes": "was removed: `timeout 60m mbrace ...` ends a run after the current window, and --resume continues it",
     "limit": "was removed: `head -n N SOURCES` makes a shorter file",
+    "saved_utilities": "was removed: --utility replay --utility-option tables=DIR races over saved utilities",
+    "races": "was removed: the report shows the races of 12 sentences of each file",
+    "csv": "was removed: --json FILE has every rating",
+    "name_a": "is an option of `mbrace judge-results` now",
+    "name_b": "is an option of `mbrace judge-results` now",
     "exclude_self": "is for Python alone now: mbrace.decode(..., exclude_self=True)",
     "length_alpha": "is called --length-penalty now",
 }

@@ -16,6 +16,7 @@ from mbrace.cores import cores
 from mbrace.errors import UserError
 from mbrace.utilities.named import NAMED
 from mbrace.utility import Utility
+from mbrace.wording import counted
 
 LABELS = {"chrf": "chrF", "chrf+": "chrF+", "chrf++": "chrF++", "comet": "COMET", "bleu": "BLEU"}
 
@@ -37,17 +38,11 @@ def add(commands: Any) -> None:
     parser.add_argument("--seed", type=seed, default=0, help="random seed (default: 0)")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N sentences of each file")
     parser.add_argument("--workers", type=int, metavar="N", help="processes to use (default: one per core)")
-    parser.add_argument("--races", type=int, default=12, metavar="N", help="races shown in the report (default: 12)")
     parser.add_argument(
         "--report-only", nargs="*", metavar="DIR", help="run nothing: merge the data of these folders into the report"
     )
     parser.add_argument(
         "--no-report", action="store_true", help="write DIR/data only, without figures and report; merge it later"
-    )
-    parser.add_argument(
-        "--saved-utilities",
-        metavar="DIR",
-        help="read tables that are complete in DIR, which `decode --save-utilities` wrote, instead of scoring",
     )
     timing = parser.add_argument_group("run times (Table 2)")
     timing.add_argument("--runtimes", action="store_true", help="time racing, standard MBR and beam search on a model")
@@ -67,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from mbrace.jobs.terminal import progress_bar
 
     out = Path(args.output)
-    for option in ("trials", "limit", "workers", "races", "sentences", "repeats"):
+    for option in ("trials", "limit", "workers", "sentences", "repeats"):
         value = getattr(args, option)
         if value is not None and value < 1:
             raise UserError(f"--{option} {value}: must be 1 or more")
@@ -92,9 +87,7 @@ def run(args: argparse.Namespace) -> int:
             seed=args.seed,
             workers=args.workers or cores(),
             limit=args.limit,
-            races=args.races,
             report=not args.no_report,
-            saved_utilities=None if args.saved_utilities is None else Path(args.saved_utilities),
             progress=partial(progress_bar, shown=shows_progress()),
         )
     else:
@@ -153,22 +146,15 @@ def _run_runtimes(args: argparse.Namespace, out: Path) -> None:
 
 
 def _print_recommended(rows: list[dict[str, Any]]) -> None:
-    """The default and the recommended race for each file: what they save and lose against standard MBR."""
-    from mbrace.experiments.recommendation import LEAST, shown
+    """The default and the recommended race for each file: how many calls they save, and the command."""
+    from mbrace.experiments.studies import LEAST
+    from mbrace.experiments.summary import recommendation_cells
 
-    show("Races against standard MBR (95% intervals over sentences; minus is worse)")
-    before = None
     for row in (row for row in rows if row["kind"] != "standard"):
-        cells = {name: text.replace(" to ", "..") for name, text in shown(row).items()}
-        names = {"score": "score", "lost": "utility"}
-        if before != (row["file"], row["utility"]):
-            before = row["file"], row["utility"]
-            sentences = "1 sentence" if row["sentences"] == 1 else f"{row['sentences']:,} sentences"
-            show(f"\n{row['file']}, {row['utility']}, {sentences}")
-            headings = "".join(f"{name:<24}" for found, name in names.items() if found in cells)
-            show(f"  {'':<12}{'fewer calls':<19}{headings}".rstrip())
-        numbers = "".join(f"{cells[found]:<24}" for found in names if found in cells)
-        show(f"  {row['kind']:<12}{cells['saves']:<19}{numbers}".rstrip())
+        cells = recommendation_cells(row)
+        if row["kind"] == "default":
+            show(f"{row['file']}, {row['utility']}, {counted(row['sentences'], 'sentence')}")
+        show(f"  {row['kind']:<12}{cells['saves']} fewer utility calls than standard MBR")
         if row["kind"] == "recommended":
             show(textwrap.fill(cells["command"], 78, initial_indent="  ", subsequent_indent="    "))
         elif row["sentences"] < LEAST:
@@ -182,13 +168,6 @@ def _check_used(args: argparse.Namespace) -> None:
         raise UserError("--report-only: runs nothing; give neither CANDIDATES.jsonl, --runtimes nor --no-report")
     if args.runtimes and args.candidates:
         raise UserError("--runtimes: generates from --sources FILE; leave out CANDIDATES.jsonl")
-    if args.saved_utilities is not None:
-        if args.report_only is not None or args.runtimes:
-            raise UserError("--saved-utilities: only valid with CANDIDATES.jsonl")
-        if args.utility == "replay":
-            raise UserError("--saved-utilities: not with --utility replay, which scores nothing; give one of them")
-        if not Path(args.saved_utilities).is_dir():
-            raise UserError(f"--saved-utilities {args.saved_utilities}: not a folder; give one of --save-utilities")
     for option in ("model", "sources", "pair", "sentences", "repeats"):
         if getattr(args, option) is not None and not args.runtimes:
             raise UserError(f"--{option}: only valid with --runtimes")

@@ -9,7 +9,7 @@ from typing import Any
 
 from mbrace.cli.messages import show
 from mbrace.cli.parser import seed
-from mbrace.errors import UserError, require
+from mbrace.errors import UserError, check_number, check_whole, require
 
 _INSTRUCTIONS = 10_000  # characters
 
@@ -34,7 +34,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "-o", "--output", required=True, metavar="DB", help="ratings file (SQLite); continued if it exists"
     )
-    parser.add_argument("--raters", type=_positive, default=1, metavar="N", help="number of raters (default 1)")
+    parser.add_argument("--raters", type=int, default=1, metavar="N", help="number of raters (default 1)")
     parser.add_argument(
         "--items",
         type=_items,
@@ -48,14 +48,12 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: this machine only; 0.0.0.0: all)"
     )
-    parser.add_argument("--port", type=_port, default=8000, help="port to listen on; 0: any free one (default 8000)")
+    parser.add_argument("--port", type=int, default=8000, help="port to listen on; 0: any free one (default 8000)")
     parser.add_argument("--public-url", metavar="URL", help="address of the page behind a proxy, used in the links")
     parser.add_argument(
         "--source-lang", type=_language, default="", metavar="TAG", help="e.g. de: lets screen readers choose the voice"
     )
     parser.add_argument("--target-lang", type=_language, default="", metavar="TAG", help="e.g. en")
-    parser.add_argument("--name-a", metavar="NAME", help="what results call the first system (default: its file)")
-    parser.add_argument("--name-b", metavar="NAME", help="what results call the second system")
     parser.add_argument(
         "--instructions", metavar="FILE", help="text for the raters: what to look for; empty lines separate paragraphs"
     )
@@ -67,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
         require(module, extra="judge")
     from mbrace.judge.serve import judge
 
+    check_whole("raters", args.raters, least=1)
+    check_whole("port", args.port, least=0, most=65535)
     judge(
         args.a,
         args.b,
@@ -80,8 +80,6 @@ def run(args: argparse.Namespace) -> int:
         public_url=args.public_url,
         source_lang=args.source_lang,
         target_lang=args.target_lang,
-        name_a=args.name_a,
-        name_b=args.name_b,
         instructions="" if args.instructions is None else _text_of(args.instructions),
     )
     return 0
@@ -103,33 +101,18 @@ def _text_of(path: str) -> str:
     return text
 
 
-def _positive(text: str) -> int:
-    return _whole(text, 1, None, "a whole number of 1 or more")
-
-
 def _items(text: str) -> int | None:
-    return None if text == "all" else _whole(text, 1, None, "a whole number of 1 or more, or all")
-
-
-def _port(text: str) -> int:
-    return _whole(text, 0, 65535, "a whole number from 0 to 65535")
+    if text == "all":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: expected a whole number of 1 or more, or all")
+    return int(text)
 
 
 def _language(text: str) -> str:
     if text and not re.fullmatch(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*", text):
         raise argparse.ArgumentTypeError(f"{text}: expected a language tag such as de or pt-BR")
     return text
-
-
-def _whole(text: str, least: int, most: int | None, wanted: str) -> int:
-    """A number within bounds. (argparse's own message would name this function, not what is expected.)"""
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if number < least or (most is not None and number > most):
-        raise argparse.ArgumentTypeError(f"{text}: expected {wanted}")
-    return number
 
 
 def add_results(commands: argparse._SubParsersAction[Any]) -> None:
@@ -140,12 +123,9 @@ def add_results(commands: argparse._SubParsersAction[Any]) -> None:
         description="Count and test the ratings of `mbrace judge`: sign test, paired bootstrap, agreement of raters.",
     )
     parser.add_argument("ratings", metavar="DB", help="the ratings file (may be in use by a running server)")
-    parser.add_argument("--level", type=_level, default=0.05, help="significance level (default 0.05)")
-    parser.add_argument(
-        "--name-a", metavar="NAME", help="what to call the first system (default: as `mbrace judge` did)"
-    )
+    parser.add_argument("--level", type=float, default=0.05, help="significance level (default 0.05)")
+    parser.add_argument("--name-a", metavar="NAME", help="what to call the first system (default: its file)")
     parser.add_argument("--name-b", metavar="NAME", help="what to call the second system")
-    parser.add_argument("--csv", metavar="FILE", help="also write one row per rating")
     parser.add_argument("--json", metavar="FILE", help="also write the report and all ratings")
     parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
     parser.set_defaults(run=run_results)
@@ -154,9 +134,10 @@ def add_results(commands: argparse._SubParsersAction[Any]) -> None:
 def run_results(args: argparse.Namespace) -> int:
     """Count, test, print."""
     from mbrace.io.atomic import write_file
-    from mbrace.judge.results import evaluate, read_ratings, report, to_csv, to_json
+    from mbrace.judge.results import evaluate, read_ratings, report, to_json
 
-    _check_targets(args)
+    check_number("level", args.level, least=0, most=1)
+    _check_target(args)
     study, ratings = read_ratings(args.ratings)
     given = {"name_a": args.name_a, "name_b": args.name_b}
     for key, name in given.items():
@@ -165,39 +146,24 @@ def run_results(args: argparse.Namespace) -> int:
     study |= {key: " ".join(name.split()) for key, name in given.items() if name is not None}
     results = evaluate(ratings, study=study, level=args.level)
     show(report(results))
-    for path, made in ((args.csv, to_csv(ratings).encode()), (args.json, to_json(results, ratings))):
-        if path:
-            write_file(path, made)
+    if args.json:
+        write_file(args.json, to_json(results, ratings))
     return 0
 
 
-def _check_targets(args: argparse.Namespace) -> None:
-    """Refuse to overwrite files without --force, and never overwrite the ratings: they cannot be made again."""
-    if args.force and not (args.csv or args.json):
-        raise UserError("--force: only valid with --csv or --json")
-    ratings = [args.ratings, f"{args.ratings}-wal", f"{args.ratings}-shm"]
-    for option, path in (("--csv", args.csv), ("--json", args.json)):
-        if not path:
-            continue
-        if any(_same(path, file) for file in ratings):
-            raise UserError(f"{option} {path}: belongs to the ratings, which are read; give another file")
-        if os.path.isfile(path) and not args.force:
-            raise UserError(f"{path}: exists; give another file, or --force to replace it")
-    if args.csv and args.json and _same(args.csv, args.json):
-        raise UserError(f"--csv and --json: both write {args.csv}; give each its own file")
+def _check_target(args: argparse.Namespace) -> None:
+    """Refuse to overwrite a file without --force, and never overwrite the ratings: they cannot be made again."""
+    if not args.json:
+        if args.force:
+            raise UserError("--force: only valid with --json")
+        return
+    if any(_same(args.json, file) for file in (args.ratings, f"{args.ratings}-wal", f"{args.ratings}-shm")):
+        raise UserError(f"--json {args.json}: belongs to the ratings, which are read; give another file")
+    if os.path.isfile(args.json) and not args.force:
+        raise UserError(f"{args.json}: exists; give another file, or --force to replace it")
 
 
 def _same(one: str, other: str) -> bool:
     if os.path.exists(one) and os.path.exists(other):
         return os.path.samefile(one, other)
     return os.path.realpath(one) == os.path.realpath(other)
-
-
-def _level(text: str) -> float:
-    try:
-        level = float(text)
-    except ValueError:
-        level = 0.0
-    if not 0 < level < 1:
-        raise argparse.ArgumentTypeError(f"{text}: expected a number between 0 and 1")
-    return level

@@ -2,7 +2,7 @@
 
 DIR/tables/    compressed utilities, one folder per candidate file and utility; a cache, can be deleted
 DIR/data/      outcomes of every race (.npz), recorded races (.json.gz), run times (.json): the source of all below
-DIR/*.csv, results.json, figures/, report.html, RESULTS.md
+DIR/*.csv, figures/, report.html, RESULTS.md
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from mbrace.errors import UserError, require, warn
-from mbrace.experiments import recommendation, studies
-from mbrace.experiments.claims import claims, margins
+from mbrace.experiments import studies
+from mbrace.experiments.claims import claims, margins, test_table
 from mbrace.experiments.races import load_races, record_races, save_races
 from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import (
@@ -56,17 +56,14 @@ def run(
     seed: int = 0,
     workers: int = 1,
     limit: int | None = None,
-    races: int = 12,
     report: bool = True,
-    saved_utilities: Path | None = None,
     progress: Progress,
 ) -> list[Row]:
     """Run everything for one utility and add it to the results in `out`. Finished files are not computed again.
 
-    Returns the rows of recommended races (see `recommendation.rows`) of all results in `out`, or of this run's files
+    Returns the rows of recommended races (see `studies.recommended`) of all results in `out`, or of this run's files
     with `report=False`, which writes DIR/data only and needs nothing but NumPy.
     `utility_options` are those of `mbrace decode` that choose the utility, for the command that is recommended.
-    `saved_utilities` is a folder that `save_utilities` wrote: a table that is complete there is not computed again.
     """
     if report:
         require_report()
@@ -98,9 +95,7 @@ def run(
         if any(record.reference is None for record in records):
             metrics = {}
         with progress(f"tables of {file.name} {file.split}", len(records)) as advance:
-            stored = tables(
-                file, records, utility, out / "tables", saved=saved_utilities, others=metrics, advance=advance
-            )
+            stored = tables(file, records, utility, out / "tables", others=metrics, advance=advance)
         built = time.perf_counter()
         options: dict[str, Any] = {"schedule": schedule, "trials": trials, "seed": seed}
         with progress(f"races of {file.name} {file.split}", len(stored)) as advance:
@@ -124,7 +119,7 @@ def run(
         if note := exhausted_note(outcomes.about, 5):
             warn(f"{file.path}: {note}")
         if for_figures:
-            recorded = record_races(stored, records, utility.name, schedule, seed=seed, count=races)
+            recorded = record_races(stored, records, utility.name, schedule, seed=seed)
             save_races(target, outcomes.about, recorded)
         outcomes.save(target)
         known[target] = outcomes
@@ -200,10 +195,10 @@ def rows_of(found: Sequence[Outcomes], timings: Sequence[Row] = ()) -> dict[str,
     for group in groups.values():
         valid = _valid(group)
         test = next((o for o in group if o.about["split"] == "test"), group[0])
-        rows["recommended"] += recommendation.rows(valid)
+        rows["recommended"] += studies.recommended(valid)
         chrf = groups.get(("chrF++", valid.about["name"]))  # what the margins of other metrics are measured by
         margin_of = margins(valid, _valid(chrf) if chrf else None)
-        rows["test_table"] += studies.test_table(test, margin_of)
+        rows["test_table"] += test_table(test, margin_of)
         rows["claims"] += claims(valid, test, margin_of)
         rows["false_pruning"] += studies.false_pruning(valid)
         rows["tradeoff"] += studies.tradeoff(valid)
@@ -219,7 +214,7 @@ def _valid(group: Sequence[Outcomes]) -> Outcomes:
 
 
 def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes] | None = None) -> list[Row]:
-    """Write CSV, JSON, figures, RESULTS.md and report.html from the data under `out` (and `others`); see `gather`.
+    """Write CSV, figures, RESULTS.md and report.html from the data under `out` (and `others`); see `gather`.
 
     Returns the rows of recommended races.
     """
@@ -233,11 +228,9 @@ def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes]
     for name, lines in rows.items():
         if lines:
             write_csv(out / f"{name}.csv", lines)
-    headers = [outcomes.about for outcomes in found]
-    (out / "results.json").write_text(json.dumps(report.finite({"about": headers, **rows}), indent=1) + "\n")
-    drawn = [path.name for path in figures.draw(rows, out / "figures")]
     notes = (out / "notes.md").read_text(encoding="utf-8") if (out / "notes.md").exists() else ""
-    report.write(out, headers, rows, load_races(out / "data"), notes, drawn)
+    drawn = figures.draw(rows, out / "figures")
+    report.write(out, [outcomes.about for outcomes in found], rows, load_races(out / "data"), notes, drawn)
     return rows["recommended"]
 
 

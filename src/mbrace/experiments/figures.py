@@ -1,17 +1,138 @@
-"""The paper's figures as PNG and SVG, one file per utility with a panel per pair, from the data that the page draws."""
+"""The paper's figures: as data, which `page/charts.js` draws in report.html, and as SVG files of the same data, one per
+utility with a panel per pair.
+
+A chart has axes (`x`, `y`: title, and where needed `log`, `ticks`, `low`, `high`), `series` of points and horizontal
+`lines`. A point has `x` and `y`, and where it has them `low` and `high` (its interval), `label` and `more` (shown with
+it). A series has a `style`, a class of report.css that gives its colour; charts.js gives each style a marker.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from mbrace.errors import require
-from mbrace.experiments import charts
-from mbrace.experiments.charts import Chart
-from mbrace.experiments.formatting import SPLITS, describe_timing, short_description
 from mbrace.experiments.studies import Row, grouped
+from mbrace.experiments.summary import ACCURACY, SPLITS, short_description
 from mbrace.experiments.tables import slug
+
+Chart: TypeAlias = dict[str, Any]
+MEASURES = {"accuracy": ACCURACY, "rr": "reciprocal rank", "score": "score against the reference"}
+CALLS = "utility calls per sentence (log scale)"
+# The paper cuts its x axes for better visual comparison; we cut them so far beyond the most careful race.
+CUT = 1.6
+
+
+def charts(rows: Mapping[str, Sequence[Row]]) -> dict[str, Chart]:
+    """Every chart of the page, by name and what is chosen: `tradeoff|de-en|chrF++|accuracy`."""
+    found: dict[str, Chart] = {}
+    for (pair, utility), own in grouped(rows["false_pruning"], "pair", "utility").items():
+        found[f"false_pruning|{pair}|{utility}"] = false_pruning(own)
+    for (pair, utility), own in grouped(rows["tradeoff"], "pair", "utility").items():
+        for measure in measures_in(own):
+            found[f"tradeoff|{pair}|{utility}|{measure}"] = tradeoff(own, measure)
+    for (pair, utility), own in grouped(rows["survivors"], "pair", "utility").items():
+        found[f"survivors|{pair}|{utility}"] = survivors(own)
+    return found
+
+
+def measures_in(rows: Sequence[Row]) -> list[str]:
+    """The measures of a trade-off that all rows have: without human references there is no score."""
+    return [measure for measure in MEASURES if all(measure in row for row in rows)]
+
+
+def _point(x: float, y: float, low: float | None = None, high: float | None = None, **words: str) -> dict[str, Any]:
+    numbers = {"x": x, "y": y, "low": low, "high": high}
+    return {name: float(f"{value:.5g}") for name, value in numbers.items() if value is not None} | words
+
+
+def _alpha_series(rows: Sequence[Row], points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The points of `rows` as a series for each alpha."""
+    alphas = sorted({row["alpha"] for row in rows})
+    return [
+        {
+            "name": f"alpha {alpha:g}",
+            "style": f"alpha{round(100 * alpha)}",
+            "joined": True,
+            "points": [point for row, point in zip(rows, points, strict=True) if row["alpha"] == alpha],
+        }
+        for alpha in alphas
+    ]
+
+
+def false_pruning(rows: Sequence[Row]) -> Chart:
+    """Figure 1: how often one application of the rule loses the winner, for one pair and utility."""
+    points = [_point(row["pseudo_references"], row["rate"], row["low"], row["high"]) for row in rows]
+    series = [one | {"band": True} for one in _alpha_series(rows, points)]
+    worst = max(rows, key=lambda row: row["rate"])
+    return {
+        "x": {"title": "pseudo-references |R| (log scale)", "log": True, "ticks": [4, 8, 16, 32, 64]},
+        "y": {"title": "false pruning rate", "low": 0},
+        "series": series,
+        "describes": f"False pruning rate against the number of pseudo-references, a line per alpha; at most "
+        f"{worst['rate']:.3f}, at {worst['pseudo_references']} pseudo-references and alpha {worst['alpha']:g}.",
+    }
+
+
+def cut_at(rows: Sequence[Row]) -> float:
+    """Where the x axis of a trade-off ends: betas further right only approach standard MBR."""
+    return CUT * max(float(row["utility_calls"]) for row in rows if row["rule"] == "alpha")
+
+
+def tradeoff(rows: Sequence[Row], measure: str) -> Chart:
+    """Figure 2, one measure of one pair and utility; intervals are of the paired difference from standard MBR."""
+    standard = next(row for row in rows if row["rule"] == "beta" and row["value"] == 0)
+    end = cut_at(rows)
+    series = []
+    for rule in ("alpha", "beta"):
+        own = [row for row in rows if row["rule"] == rule and row["value"] > 0 and row["utility_calls"] <= end]
+        points = [
+            _point(
+                row["utility_calls"],
+                row[measure],
+                *(standard[measure] + row[f"{measure}_minus_standard_{side}"] for side in ("low", "high")),
+                label=f"{row['value']:g}",
+                more=f"{row['pseudo_references']:.0f} pseudo-references",
+            )
+            for row in sorted(own, key=lambda row: float(row["utility_calls"]))
+        ]
+        series.append({"name": f"prune {rule}", "style": rule, "joined": True, "points": points})
+    digits = 2 if measure == "score" else 3
+    return {
+        "x": {"title": CALLS, "log": True, "high": end},
+        "y": {"title": MEASURES[measure], "digits": digits},
+        "series": [one for one in series if one["points"]],
+        "lines": [{"y": standard[measure], "name": f"standard MBR, {standard['utility_calls']:,.0f} calls"}],
+        "describes": f"{MEASURES[measure].capitalize()} against utility calls for each alpha and beta; standard MBR "
+        f"has {standard[measure]:.{digits}f} at {standard['utility_calls']:,.0f} calls.",
+    }
+
+
+def survivors(rows: Sequence[Row]) -> Chart:
+    """Hypotheses left after each time step: points are means, intervals span the middle half."""
+    points = [
+        _point(row["pseudo_references"], row["mean"], row["q25"], row["q75"], more=f"median {row['median']:g}")
+        for row in rows
+    ]
+    sizes = sorted({row["pseudo_references"] for row in rows})
+    top = max(max(row["mean"], row["q75"]) for row in rows)
+    ticks = [2**power for power in range(math.ceil(math.log2(max(top, 1))) + 1)]
+    return {
+        "x": {"title": "pseudo-references at the time step (log scale)", "log": True, "ticks": sizes},
+        "y": {"title": "hypotheses left (log scale)", "log": True, "ticks": ticks, "low": 0.9, "digits": 1},
+        "series": [one | {"dodge": True} for one in _alpha_series(rows, points)],
+        "interval": "middle half",
+        "describes": "Hypotheses left after each time step, a line per alpha: "
+        + "; ".join(
+            f"alpha {row['alpha']:g}: {row['mean']:.1f} after {row['pseudo_references']} pseudo-references"
+            for row in rows
+            if row["pseudo_references"] == sizes[0]
+        )
+        + ".",
+    }
+
 
 # Colour and marker by the style of a series. Blue and orange can be told apart with any kind of colour vision; alphas
 # are ordered, so they get shades of one hue.
@@ -23,13 +144,6 @@ SERIES = {
     "alpha95": ("#22689f", "^"),
     "alpha98": ("#184a7d", "D"),
     "alpha99": ("#0b2a55", "v"),
-}
-PHASES = {  # colour and hatch
-    "generate H": ("#d9dee4", ""),
-    "generate R": ("#9aa8b8", ".."),
-    "embed": ("#56b4e9", ""),
-    "utilities": ("#0072b2", "//"),
-    "pruning": ("#d55e00", ""),
 }
 STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",
@@ -57,43 +171,31 @@ STYLE: dict[str, Any] = {
 }
 
 
-def draw(rows: Mapping[str, Sequence[Row]], folder: Path) -> list[Path]:
-    """Draw every figure that there are rows for, per utility; returns the files written."""
+def draw(rows: Mapping[str, Sequence[Row]], folder: Path) -> list[str]:
+    """Draw every figure that there are rows for, per utility, as SVG; returns the names of the files."""
     matplotlib = require("matplotlib", extra="experiments")
     matplotlib.use("Agg")
     plt = require("matplotlib.pyplot", extra="experiments")
     folder.mkdir(parents=True, exist_ok=True)
+    titles = {"false_pruning": "False pruning", "survivors": "Survivors", "tradeoff": "Speed against accuracy"}
     written = []
     with plt.rc_context(STYLE):
-        for kind, title in (("false_pruning", "False pruning"), ("survivors", "Survivors")):
-            for (utility,), own in grouped(rows[kind], "utility").items():
-                panels = [getattr(charts, kind)(of_pair) for of_pair in grouped(own, "pair").values()]
-                written += _save(plt, _figure(plt, title, own, [panels]), folder, f"{kind}.{slug(utility)}")
-        for (utility,), own in grouped(rows["tradeoff"], "utility").items():
-            written += _save(plt, _tradeoff(plt, own, tuple(charts.MEASURES)), folder, f"tradeoff.{slug(utility)}")
-            for (pair,), of_pair in grouped(own, "pair").items():  # for a README: one panel, readable at its width
-                figure = _tradeoff(plt, of_pair, ("accuracy",))
-                written += _save(plt, figure, folder, f"tradeoff.{slug(utility)}.{slug(pair)}")
-        for (utility,), own in grouped(rows["runtimes"], "utility").items():
-            written += _save(plt, _runtimes(plt, own), folder, f"runtimes.{slug(utility)}")
+        for study, title in titles.items():
+            for (utility,), own in grouped(rows[study], "utility").items():
+                figure = _figure(plt, title, own, _panels(study, own))
+                written.append(f"{study}.{slug(utility)}.svg")
+                figure.savefig(folder / written[-1], metadata={"Date": None})
+                plt.close(figure)
     return written
 
 
-def _save(plt: Any, figure: Any, folder: Path, name: str) -> list[Path]:
-    """Write the figure as PNG and SVG."""
-    paths = [folder / f"{name}.{ending}" for ending in ("png", "svg")]
-    for path in paths:
-        figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)
-    plt.close(figure)
-    return paths
-
-
-def _tradeoff(plt: Any, rows: Sequence[Row], measures: Sequence[str]) -> Any:
-    """Figure 2: a line of panels for each measure. Bars are 95% intervals of the difference from standard MBR."""
-    known = [measure for measure in measures if all(measure in row for row in rows)]
+def _panels(study: str, rows: Sequence[Row]) -> list[list[Chart]]:
+    """A line of charts, one per pair; of a trade-off a line for each measure."""
     pairs = grouped(rows, "pair").values()
-    lines = [[charts.tradeoff(own, measure) for own in pairs] for measure in known]
-    return _figure(plt, "Speed against accuracy", rows, lines)
+    if study == "tradeoff":
+        return [[tradeoff(own, measure) for own in pairs] for measure in measures_in(rows)]
+    chart_of = {"false_pruning": false_pruning, "survivors": survivors}[study]
+    return [[chart_of(own) for own in pairs]]
 
 
 def _figure(plt: Any, title: str, rows: Sequence[Row], lines: Sequence[Sequence[Chart]]) -> Any:
@@ -158,30 +260,3 @@ def _scale(axis: Any, name: str, wanted: Mapping[str, Any]) -> None:
         ticks.set_minor_formatter(NullFormatter())
     limits = {"low": {"x": "left", "y": "bottom"}, "high": {"x": "right", "y": "top"}}
     getattr(axis, f"set_{name}lim")(**{side[name]: wanted[end] for end, side in limits.items() if end in wanted})
-
-
-def _runtimes(plt: Any, rows: Sequence[Row]) -> Any:
-    """Table 2 as bars: seconds by phase for racing, standard MBR and beam search."""
-    pairs = grouped(rows, "pair")
-    figure, axes = plt.subplots(len(pairs), 1, figsize=(7.6, 1.2 + 1.6 * len(pairs)), squeeze=False)
-    for axis, ((pair,), own) in zip(axes[:, 0], pairs.items(), strict=True):
-        methods = list(dict.fromkeys(row["method"] for row in own))[::-1]
-        left = dict.fromkeys(methods, 0.0)
-        for phase, (colour, hatch) in PHASES.items():
-            found = {row["method"]: row["seconds"] for row in own if row["phase"] == phase}
-            widths = [found.get(method, 0.0) for method in methods]
-            style = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.4, "label": phase}
-            axis.barh(methods, widths, 0.6, left=[left[m] for m in methods], **style)
-            for method, width in zip(methods, widths, strict=True):
-                left[method] += width
-        for row in (row for row in own if row["phase"] == "total"):
-            at = left[row["method"]], row["method"]
-            axis.annotate(f"{row['seconds']:.2f} s", at, textcoords="offset points", xytext=(4, -3), fontsize=8)
-        axis.set_xlim(0, max(left.values()) * 1.15)
-        axis.grid(visible=False, axis="y")
-        how = f"{own[0]['sentences']} sentences, {own[0]['device']}, {describe_timing(own[0])}"
-        axis.set_title(f"{pair}: {how}", fontsize=8.5)
-        axis.set_xlabel("seconds, whole run")
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
-    figure.suptitle(f"Run times, {short_description(rows[0]['utility'])}", x=0.01, ha="left", fontsize=11)
-    return figure

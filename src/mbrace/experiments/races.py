@@ -22,6 +22,7 @@ from mbrace.settings import Race
 from mbrace.utilities.replay import Replay
 
 ALPHAS = (0.99, 0.9, 0.8)
+RACES = 12  # sentences of a file
 
 
 def record_races(
@@ -31,7 +32,7 @@ def record_races(
     schedule: tuple[int, ...],
     *,
     seed: int = 0,
-    count: int = 12,
+    count: int = RACES,
 ) -> list[dict[str, Any]]:
     """`count` sentences spread evenly over the file, each raced with every alpha on the draws of trial 0."""
     return [
@@ -68,13 +69,10 @@ def record_sentence(
             "rank": round(1 / found["rr"]),
         }
     return {
-        "id": str(record.id),
         "source": record.source,
         "reference": record.reference,
         "hypotheses": table.hypotheses,
         "winner": int(np.argmax(table.expected)),
-        "expected": [round(float(value), 5) for value in table.expected],
-        "human": [round(float(value), 5) if np.isfinite(value) else None for value in table.human],
         "races": races,
     }
 

@@ -1,6 +1,6 @@
 """report.html, one page with recommendations, recorded races and charts that needs no network; and RESULTS.md.
 
-Charts are data (`charts.py`) that `page/charts.js` draws; recorded races are packed, and unpacked by the browser.
+Charts are data (`figures.py`) that `page/charts.js` draws; recorded races are packed, and unpacked by the browser.
 `page/viewer.js` steps through races, `page/report.js` follows the page's controls and its address.
 """
 
@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from mbrace.errors import require
-from mbrace.experiments import charts, paper, recommendation
-from mbrace.experiments.formatting import (
+from mbrace.experiments.figures import MEASURES, charts
+from mbrace.experiments.studies import CHANGES, LEAST, RULE, Row, grouped
+from mbrace.experiments.summary import (
     SETTINGS,
     SPLITS,
     describe_utility,
@@ -27,12 +28,11 @@ from mbrace.experiments.formatting import (
     format_paper_value,
     format_value,
     measure_name,
+    recommendation_cells,
     run_time_tables,
-    terms,
+    summary,
     with_interval,
 )
-from mbrace.experiments.studies import Row, grouped
-from mbrace.experiments.summary import summary
 
 RACES_SIZE = 1_000_000  # the most characters of packed races; the rest of a page is about 250,000
 # Headings and row names of tables that the page explains, and the term of each.
@@ -71,7 +71,7 @@ def write(
         contents=contents(shown),
         css=texts["report.css"],
         script="\n".join(texts[name] for name in ("charts.js", "viewer.js", "report.js")),
-        data=_embedded(data | {"charts": charts.charts(rows)}),
+        data=_embedded(data | {"charts": charts(rows)}),
         races=packed,
     )
     (out / "report.html").write_text(written, encoding="utf-8")
@@ -92,13 +92,9 @@ def context(about: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Row]
         "pairs": pairs,
         "utilities": utilities,
         "leads": leads(rows["recommended"]),
-        "least": recommendation.LEAST,
-        "measures": {
-            name: what
-            for name, what in recommendation.MEASURES.items()
-            if any(name in row for row in rows["recommended"])
-        },
-        "rule": recommendation.RULE,
+        "least": LEAST,
+        "measures": {name: what for name, what in CHANGES.items() if any(name in row for row in rows["recommended"])},
+        "rule": RULE,
         "scored": any("score" in row for row in rows["tradeoff"]),
         "against": alpha_against_beta(rows["alpha_over_beta"], files),
         "tables": test_tables(rows["test_table"], files),
@@ -114,7 +110,7 @@ def context(about: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Row]
             row | {"file": files[row["pair"], row["utility"], row["split"]]}
             for row in sorted(rows["claims"], key=lambda row: str(row["claim"]))
         ],
-        "terms": terms(utilities),
+        "learned": any(utility.split(" ")[0] == "learned" for utility in utilities),
         "term_of": TERM_OF,
         "signatures": list(dict.fromkeys((one["label"], one["utility"]) for one in about)),
     }
@@ -128,7 +124,7 @@ def contents(context: Mapping[str, Any]) -> list[tuple[str, str]]:
     found += [("false-pruning", "False pruning")] if context["false_pruning"] else []
     found += [("run-times", "Run times")] if context["runtimes"] else []
     found += [("notes", context["notes"]["title"])] if context["notes"] else []
-    return [*found, ("paper", "Compared with the paper"), ("terms", "Terms")]
+    return [*found, ("paper", "The paper's claims"), ("terms", "Terms")]
 
 
 def finite(value: Any) -> Any:
@@ -149,22 +145,13 @@ def pack_races(races: Sequence[Mapping[str, Any]], limit: int = RACES_SIZE) -> t
     """The races as base64 of gzip, and of how many sentences: fewer per file where all would be too large."""
     most = max((len(file["sentences"]) for file in races), default=0)
     while most:
-        kept = [
-            {**file, "sentences": [_lean_race(one) for one in file["sentences"][:most]]}
-            for file in races
-            if file["sentences"]
-        ]
+        kept = [{**file, "sentences": file["sentences"][:most]} for file in races if file["sentences"]]
         text = json.dumps(finite(kept), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
         packed = base64.b64encode(gzip.compress(text, mtime=0)).decode()
         if len(packed) <= limit:
             return packed, sum(len(file["sentences"]) for file in kept)
         most = min(most - 1, most * limit // len(packed))
     return "", 0
-
-
-def _lean_race(sentence: Mapping[str, Any]) -> dict[str, Any]:
-    """What the viewer shows of a recorded sentence."""
-    return {name: sentence[name] for name in ("source", "reference", "hypotheses", "winner", "races")}
 
 
 def leads(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -178,7 +165,7 @@ def leads(rows: Sequence[Row]) -> list[dict[str, Any]]:
         if best is not None and best["alpha"] is not None:
             race = {name: f"{best[name]:g}" for name in ("alpha", "regret")}
             lead["race"] = race | {"schedule": best["schedule"].replace(" ", ", ")}
-        found.append(lead | {kind: recommendation.shown(row) for kind, row in by_kind.items()})
+        found.append(lead | {kind: recommendation_cells(row) for kind, row in by_kind.items()})
     return found
 
 
@@ -205,13 +192,13 @@ def alpha_against_beta(rows: Sequence[Row], files: Mapping[tuple[str, str, str],
         found = {(row["measure"], row["alpha"]): row for row in own}
         alphas = sorted({row["alpha"] for row in own})
         lines = []
-        for measure in (name for name in charts.MEASURES if any(row["measure"] == name for row in own)):
+        for measure in (name for name in MEASURES if any(row["measure"] == name for row in own)):
             cells = []
             for alpha in alphas:
                 row = found.get((measure, alpha))
                 ends = f"{row['low']:+.3f} to {row['high']:+.3f}" if row else ""
                 cells.append({"value": f"{row['difference']:+.3f}" if row else "", "interval": ends})
-            lines.append({"name": charts.MEASURES[measure], "cells": cells})
+            lines.append({"name": MEASURES[measure], "cells": cells})
         table = {"pair": pair, "utility": utility, "file": files[pair, utility, split], "lines": lines}
         tables.append(table | {"alphas": [f"{alpha:g}" for alpha in alphas]})
     return tables
@@ -236,8 +223,7 @@ def test_tables(rows: Sequence[Row], files: Mapping[tuple[str, str, str], str]) 
                 cell["p"] = "" if row["p_randomisation"] is None else f"{row['p_randomisation']:.3f}"
                 cells.append(cell)
             lines.append({"name": measure_name(measure, utility), "cells": cells})
-        metric = paper.metric_of(utility) if pair in paper.PAIRS else None
-        found = {"utility": utility, "pair": pair, "split": own[0]["split"], "lines": lines, "paper": metric}
+        found = {"utility": utility, "pair": pair, "split": own[0]["split"], "lines": lines}
         found["file"] = files[pair, utility, own[0]["split"]]
         tables.append(found | {"sentences": own[0]["sentences"]})
     return tables

@@ -1,4 +1,5 @@
-"""From outcomes to rows: false pruning, trade-off, alpha against beta, test table and survivors.
+"""From the outcomes on a validation file to rows: false pruning, trade-off, alpha against beta, survivors, and the race
+that is recommended.
 
 Every function takes outcomes and returns rows (flat dictionaries) for the CSV files, the figures and the report.
 """
@@ -12,23 +13,29 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.experiments import paper
-from mbrace.experiments.significance import (
-    Comparison,
-    averages,
-    equivalence,
-    paired_tests,
-    sentence_interval,
-    trial_interval,
-)
-from mbrace.experiments.trials import ALPHAS, SCORE_BY, STANDARD, TEST, TRADEOFF, Outcomes, Setting
+from mbrace.experiments.significance import ratio_interval, sentence_interval
+from mbrace.experiments.trials import ALPHAS, STANDARD, TRADEOFF, Outcomes, Setting
 
 Row: TypeAlias = dict[str, Any]
+Values: TypeAlias = Mapping[str, NDArray[np.float64]]
 AnyRow = TypeVar("AnyRow", bound=Mapping[str, Any])
 FIRST_SIZES = (4, 8, 16, 32, 64)
 GROWTH = (1.5, 2.0, 4.0)
-BOUNDS = {"accuracy": (0.0, 1.0), "rr": (0.0, 1.0), "score": (-math.inf, math.inf)}  # others are counts
-TABLE = ("score", "accuracy", "rr", "pseudo_references", "utility_calls", "pairs_scored")
+LEAST = 30
+LOST = 0.02
+SCORE = 0.01
+RULE = (
+    "The cheapest race that loses next to nothing against standard MBR, chosen on the validation file (or the only "
+    "one): by the lower end of the paired 95% interval over sentences, at most "
+    f"{LOST} standard deviations between hypotheses of expected utility, and at most {SCORE} standard deviations "
+    "between sentences of the score. If no race does, standard MBR."
+)
+DEFAULT = Setting("alpha", 0.99)  # the default of `mbrace decode`
+CHANGES = {
+    "score": "score",
+    "lost": "expected utility, in standard deviations between hypotheses",
+    "rr": "reciprocal rank",
+}
 
 
 def growing(first: int, factor: float, last: int) -> tuple[int, ...]:
@@ -110,52 +117,6 @@ def survivors(outcomes: Outcomes) -> list[Row]:
     return rows
 
 
-def test_table(outcomes: Outcomes, margins: Mapping[str, float]) -> list[Row]:
-    """Table 1: standard MBR, alpha 0.99, alpha 0.9, and stopping by regret; intervals over trials and over sentences;
-    the paper's number.
-
-    Scores, by the metric that decoded and by others ("score by NAME"), are compared with standard MBR's on the same
-    sentences, averaged over trials: p-value, 95% interval by bootstrap, and the 90% interval that `margins` (by
-    measure) are held against; see `claims`.
-    """
-    rows = []
-    standard = outcomes.measures_of(STANDARD) | outcomes.other_scores_of(STANDARD)
-    for setting in (each for each in TEST if each in outcomes.settings):
-        values = outcomes.measures_of(setting) | outcomes.other_scores_of(setting)
-        names = ("score", *(name for name in values if name.startswith(SCORE_BY)), *TABLE[1:])
-        for measure in (name for name in names if name in values):
-            found = values[measure]
-            row = identity(outcomes) | {"setting": label(setting), "measure": measure, "value": float(found.mean())}
-            row["sentences"] = len(found)
-            scored = measure.startswith("score")
-            least, most = BOUNDS["score"] if scored else BOUNDS.get(measure, (0.0, math.inf))
-            row["trials_low"], row["trials_high"] = trial_interval(found, least=least, most=most)
-            row["sentences_low"], row["sentences_high"] = sentence_interval(found)
-            row["paper"] = paper.table_1(outcomes.about["name"], outcomes.about["label"], label(setting), measure)
-            row |= dict.fromkeys(("difference", "difference_low", "difference_high", "p_randomisation"))
-            row |= dict.fromkeys(("low_90", "high_90", "margin", "inside_margin"))
-            if scored and setting != STANDARD:
-                test = _paired(found, standard[measure])
-                row |= {"difference": test.difference, "difference_low": test.low, "difference_high": test.high}
-                row["p_randomisation"] = test.p_randomisation
-                margin = margins.get(measure)
-                same = equivalence(found, standard[measure], math.nan if margin is None else margin)
-                row |= {"low_90": same.low, "high_90": same.high, "margin": margin}
-                row["inside_margin"] = None if margin is None else same.inside
-            rows.append(row)
-    return rows
-
-
-def _paired(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> Comparison:
-    """Paired tests over sentences, averaged over trials; both arrays are (sentences, trials)."""
-    return paired_tests(ours.mean(axis=1)[:, None], theirs.mean(axis=1)[:, None], averages(len(ours)))
-
-
-def label(setting: Setting) -> str:
-    """`alpha=0.99`, `beta=0`, `alpha=0.99, regret=0.04`."""
-    return f"{setting.rule}={setting.value:g}" + (f", regret={setting.regret:g}" if setting.regret else "")
-
-
 def alpha_over_beta(outcomes: Outcomes) -> list[Row]:
     """Each alpha compared with the betas, interpolated linearly at the same number of utility calls.
 
@@ -185,3 +146,48 @@ def alpha_over_beta(outcomes: Outcomes) -> list[Row]:
             row["high"] = float(high)
             rows.append(identity(outcomes) | row)
     return rows
+
+
+def recommended(outcomes: Outcomes) -> list[Row]:
+    """Standard MBR, the default race and, from LEAST sentences on, the recommended one: what each saves and changes."""
+    standard = outcomes.measures_of(STANDARD)
+    races = [setting for setting in outcomes.settings if setting.rule == "alpha"]
+    found = {setting: outcomes.measures_of(setting) for setting in races}
+    admitted = [setting for setting in races if admits(found[setting], standard)]
+    chosen = min(admitted, key=lambda s: float(found[s]["utility_calls"].mean()), default=STANDARD)
+    kinds = {"standard": STANDARD, "default": DEFAULT}
+    if outcomes.about["sentences"] >= LEAST:
+        kinds["recommended"] = chosen
+    return [
+        identity(outcomes) | {"kind": kind} | _row(outcomes, setting, outcomes.measures_of(setting), standard)
+        for kind, setting in kinds.items()
+    ]
+
+
+def admits(values: Values, standard: Values) -> bool:
+    """Whether a setting loses next to nothing against standard MBR; each array is (sentences, trials)."""
+    margins = {"lost": (-1.0, LOST)}  # the less is lost, the better
+    if "score" in values:
+        margins["score"] = (1.0, SCORE * float(standard["score"].mean(axis=1).std()))
+    return all(
+        sentence_interval(sign * (values[name] - standard[name]))[0] >= -margin
+        for name, (sign, margin) in margins.items()
+    )
+
+
+def _row(outcomes: Outcomes, setting: Setting, values: Values, standard: Values) -> Row:
+    schedule = setting.schedule or tuple(outcomes.about["schedule"])
+    row: Row = {"alpha": setting.value if setting.rule == "alpha" else None}
+    row |= {"schedule": " ".join(map(str, schedule if setting != STANDARD else schedule[-1:]))}
+    row |= {"regret": setting.regret, "sentences": outcomes.about["sentences"], "file": outcomes.about["file"]}
+    row["utility_options"] = outcomes.about["options"]
+    row |= {name: float(values[name].mean()) for name in ("utility_calls", "pseudo_references")}
+    of_standard, own = (each["utility_calls"].mean(axis=1) for each in (standard, values))
+    row["saves"] = float(of_standard.mean() / own.mean()) if own.any() else 1.0  # 1 where there was no race at all
+    row["saves_low"], row["saves_high"] = ratio_interval(of_standard, own, resamples=1000)
+    for name in CHANGES:
+        if name in values:
+            difference = values[name] - standard[name]
+            row[name] = float(difference.mean())
+            row[f"{name}_low"], row[f"{name}_high"] = sentence_interval(difference)
+    return row

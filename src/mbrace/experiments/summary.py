@@ -1,14 +1,133 @@
-"""RESULTS.md: tables that a reader can check against the paper. Its words are page/results.md."""
+"""RESULTS.md, and how numbers, measures and utilities are written there, in figures and on the page.
+
+The words of RESULTS.md are page/results.md.
+"""
 
 from __future__ import annotations
 
+import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mbrace.experiments.charts import MEASURES
-from mbrace.experiments.formatting import NAMES, SETTINGS, SPLITS, describe_utility, format_value
-from mbrace.experiments.studies import Row, grouped
-from mbrace.experiments.tables import slug
+from mbrace.experiments.claims import TABLE_2
+from mbrace.experiments.studies import CHANGES, Row, grouped
+from mbrace.experiments.tables import exhausted_note, slug
+from mbrace.experiments.trials import SCORE_BY
+
+NAMES = {
+    "score": "Score",
+    "accuracy": "Accuracy",
+    "rr": "RR",
+    "pseudo_references": "# pseudo-refs",
+    "utility_calls": "# utility calls",
+    "pairs_scored": "# pairs scored",
+}
+SETTINGS = {"beta=0": "β = 0", "alpha=0.99": "α = 0.99", "alpha=0.9": "α = 0.9"}
+ACCURACY = "exact accuracy"
+SPLITS = {"valid": "validation", "test": "test", "all": "the only file"}
+
+
+def format_value(measure: str, value: float | None) -> str:
+    """A number; scores have three decimals, so that rounding neither makes nor hides a difference."""
+    if value is None or math.isnan(value):
+        return ""
+    if measure in ("utility_calls", "pairs_scored"):
+        return f"{value:,.0f}"
+    return f"{value:.{1 if measure == 'pseudo_references' else 3}f}"
+
+
+def format_paper_value(measure: str, value: float | None) -> str:
+    """The paper's number as the paper shows it: scores have two decimals."""
+    return f"{value:.2f}" if measure == "score" and value is not None else format_value(measure, value)
+
+
+DESCRIBED = "learned, a small neural metric of mbrace's own, trained on translations that people rated"
+
+
+def describe_utility(utility: str) -> str:
+    """The name of a utility, with an explanation where the name alone says little."""
+    if utility.split(" ")[0] != "learned":
+        return utility
+    model = utility.removeprefix("learned").strip()
+    return f"{DESCRIBED} ({model})" if model else DESCRIBED
+
+
+def short_description(utility: str) -> str:
+    """The name of a utility for the title of a figure."""
+    return f"{utility} (a small neural metric)" if utility.split(" ")[0] == "learned" else utility
+
+
+def describe_timing(row: Row) -> str:
+    """How a run time was measured."""
+    return f"{row['window']} sentences at a time, pseudo-references drawn {row['draw']}"
+
+
+def run_time_tables(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Table 2 for each utility and pair: a line per phase, a cell per method with our seconds and the paper's."""
+    tables = []
+    for (utility, pair), own in grouped(rows, "utility", "pair").items():
+        seconds = {(row["method"], row["phase"]): f"{row['seconds']:.2f}" for row in own}
+        lines = []
+        for phase in TABLE_2["racing"]:
+            cells = []
+            for method, of_paper in TABLE_2.items():
+                theirs = f"{of_paper[phase]:.2f}" if phase in of_paper else ""
+                cells.append({"value": seconds.get((method, phase), ""), "paper": theirs})
+            lines.append({"name": phase, "cells": cells})
+        table = {"utility": utility, "pair": pair, "lines": lines, "methods": list(TABLE_2)}
+        table |= {"described": describe_utility(utility), "way": describe_timing(own[0])}
+        tables.append(table | {name: own[0][name] for name in ("sentences", "trials", "device")})
+    return tables
+
+
+def measure_name(measure: str, utility: str) -> str:
+    """What a measure is called in tables; names of scores say whether their metric decoded."""
+    if measure == "score":
+        return f"Score by {utility}, which decoded"
+    if measure.startswith(SCORE_BY):
+        return f"Score by {measure.removeprefix(SCORE_BY)}, not decoded with"
+    return NAMES[measure]
+
+
+def format_interval(row: Row, kind: str) -> str:
+    """Both ends of the interval over "sentences" or "trials"; empty if there is none, as with a single trial."""
+    low, high = (format_value(row["measure"], row[f"{kind}_{end}"]) for end in ("low", "high"))
+    return f"{low} to {high}" if low and high else ""
+
+
+def with_interval(value: float, low: float, high: float, form: str = "+.3f") -> str:
+    """A number and its interval, such as `+0.012 (-0.003 to +0.027)`."""
+    return f"{value:{form}} ({low:{form}} to {high:{form}})"
+
+
+def exhausted_notes(about: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which sentences do not test racing, for each file and utility."""
+    return [f"`{one['file']}`, {one['label']}: {note}." for one in about if (note := exhausted_note(one, 20))]
+
+
+def recommendation_cells(row: Row) -> dict[str, str]:
+    """The cells of a row as words: options of `mbrace decode`, calls, saving, differences from standard MBR."""
+    if row["alpha"] is None:
+        options = "--prune none"
+    else:
+        schedule = row["schedule"].replace(" ", ",")
+        options = f"--alpha {row['alpha']:g} --schedule {schedule} --regret {row['regret']:g}"
+    command = ["mbrace decode", shlex.quote(row["file"]), "-o decoded.jsonl", row["utility_options"], options]
+    cells = {"options": options, "command": " ".join(filter(None, command)), "calls": f"{row['utility_calls']:,.0f}"}
+    cells["pseudo_references"] = f"{row['pseudo_references']:.0f}"
+    cells["saves"] = f"{row['saves']:.1f}x ({row['saves_low']:.1f} to {row['saves_high']:.1f})"
+    for name in CHANGES:
+        if name in row and row["kind"] != "standard":
+            sign = -1.0 if name == "lost" else 1.0  # shown as a difference, so that minus is worse everywhere
+            ends = sorted(sign * row[f"{name}_{end}"] for end in ("low", "high"))
+            cells[name] = f"{_signed(sign * row[name])} ({_signed(ends[0])} to {_signed(ends[1])})"
+    return cells
+
+
+def _signed(value: float) -> str:
+    """Three decimals with a sign; a loss that rounds to zero is written as +0.000."""
+    return f"{value:+.3f}".replace("-0.000", "+0.000")
 
 
 def summary(template: Any, shown: Mapping[str, Any], rows: Mapping[str, Sequence[Row]], drawn: Sequence[str]) -> str:
@@ -27,7 +146,7 @@ def summary(template: Any, shown: Mapping[str, Any], rows: Mapping[str, Sequence
         candidates=_candidates(shown["about"]),
         pictures={
             study: [(utility, name) for utility in utilities if (name := f"{study}.{slug(utility)}.svg") in drawn]
-            for study in ("tradeoff", "survivors", "false_pruning", "runtimes")
+            for study in ("tradeoff", "survivors", "false_pruning")
         },
     )
     return text.rstrip() + "\n"
@@ -77,7 +196,7 @@ def _against(found: Sequence[Mapping[str, Any]]) -> str:
     alphas = sorted({alpha for one in found for alpha in one["alphas"]})
     lines = []
     for one in found:
-        line = next(line for line in one["lines"] if line["name"] == MEASURES["accuracy"])
+        line = next(line for line in one["lines"] if line["name"] == ACCURACY)
         cells = dict(zip(one["alphas"], line["cells"], strict=True))
         known = {alpha: f"{cell['value']} ({cell['interval']})" for alpha, cell in cells.items() if cell["value"]}
         lines.append((f"{one['pair']}, {one['utility']}", *(known.get(alpha, "") for alpha in alphas)))

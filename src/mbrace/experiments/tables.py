@@ -25,7 +25,7 @@ from mbrace.errors import UserError
 from mbrace.io.atomic import replace_file
 from mbrace.io.candidates import read_records
 from mbrace.records import Record
-from mbrace.utilities.replay import Replay, file_name, read_table
+from mbrace.utilities.replay import Replay
 from mbrace.utility import Ask, Sentence, Utility
 from mbrace.wording import shown_name
 
@@ -136,7 +136,6 @@ def tables(
     utility: Utility,
     folder: Path,
     *,
-    saved: Path | None = None,
     window: int = 8,
     others: Mapping[str, Utility] | None = None,
     advance: Callable[[int], None] = lambda count: None,
@@ -144,7 +143,6 @@ def tables(
     """The tables of the records of `file`, cached under `folder`; missing ones are computed.
 
     `others`: metrics that score the hypotheses against the human reference only, by the name of their scores.
-    `saved` is a folder that `save_utilities` wrote: a table that is complete there is not computed.
     """
     identity = hashlib.blake2b(f"{file.digest}\0{utility.name}".encode(), digest_size=8).hexdigest()
     home = folder / f"{file.name}.{file.split}.{slug(utility.name)}.{identity}"
@@ -154,7 +152,7 @@ def tables(
     advance(len(records) - len(missing))
     for first in range(0, len(missing), window):
         part = missing[first : first + window]
-        for (_, path), values in zip(part, compute([record for record, _ in part], utility, saved), strict=True):
+        for (_, path), values in zip(part, compute([record for record, _ in part], utility), strict=True):
             _write(path, values)
         advance(len(part))
     return [
@@ -163,42 +161,13 @@ def tables(
     ]
 
 
-def compute(records: Sequence[Record], utility: Utility, saved: Path | None = None) -> list[NDArray[np.float32]]:
+def compute(records: Sequence[Record], utility: Utility) -> list[NDArray[np.float32]]:
     """One table per record, (distinct hypotheses, distinct pseudo-references + 1); the last column: human reference.
 
-    A complete table in the folder `saved` is read. Stored utilities know no human reference.
+    Stored utilities know no human reference.
     """
     if isinstance(utility, Replay):
         records = [replace(record, reference=None) for record in records]
-    found = [None if saved is None else read_saved(record, utility, saved) for record in records]
-    missing = [record for record, table in zip(records, found, strict=True) if table is None]
-    computed = iter(score(missing, utility) if missing else [])
-    return [next(computed) if table is None else table for table in found]
-
-
-def read_saved(record: Record, utility: Utility, folder: Path) -> NDArray[np.float32] | None:
-    """The table of a record from saved utilities, with the human reference scored now; None if it is not complete."""
-    path = folder / file_name(record.id)
-    if not path.exists():
-        return None
-    table = read_table(path)
-    if table.utility != utility.name:
-        raise UserError(f"{path}: utilities of {table.utility}, not of {utility.name}; choose that utility")
-    rows = [table.rows.get(text, -1) for text in _distinct_hypotheses(record)]
-    columns = [table.columns.get(text, -1) for text in dict.fromkeys(pseudo_references_of(record))]
-    if min(rows) < 0 or min(columns) < 0:
-        return None
-    values = np.full((len(rows), len(columns) + 1), np.nan, dtype=np.float32)
-    values[:, :-1] = table.utilities[np.ix_(rows, columns)]
-    if not np.isfinite(values[:, :-1]).all():
-        return None
-    if record.reference is not None:
-        values[:, -1] = _human_scores(record, utility)
-    return values
-
-
-def score(records: Sequence[Record], utility: Utility) -> list[NDArray[np.float32]]:
-    """Tables of records, all scored now; see `compute`."""
     hypotheses = [_distinct_hypotheses(record) for record in records]
     columns = [
         {text: column for column, text in enumerate(dict.fromkeys(pseudo_references_of(record)))} for record in records
@@ -229,15 +198,12 @@ def other_scores(record: Record, metrics: Mapping[str, Utility]) -> dict[str, ND
     """The distinct hypotheses scored against the human reference, which must be there, by each metric."""
     if metrics and record.reference is None:
         raise record.error("reference: missing; other metrics score against it")
-    return {name: np.asarray(_human_scores(record, metric), np.float32) for name, metric in metrics.items()}
-
-
-def _human_scores(record: Record, metric: Utility) -> NDArray[np.floating]:
-    """(distinct hypotheses,): scores against the human reference."""
     hypotheses = _distinct_hypotheses(record)
     references = [record.reference or ""] * len(hypotheses)
     sources = None if record.source is None else [record.source] * len(hypotheses)
-    return metric.pairs(hypotheses, references, sources)
+    return {
+        name: np.asarray(metric.pairs(hypotheses, references, sources), np.float32) for name, metric in metrics.items()
+    }
 
 
 def slug(name: str) -> str:

@@ -126,12 +126,8 @@ class Outcomes:
         settings = tuple(Setting(**{**s, "schedule": tuple(s["schedule"])}) for s in header["settings"])
         measures = {name: stored[name] for name in MEASURES}
         others = {n: stored[f"other_{index}"] for index, n in enumerate(header.get("other_scores", []))}
-        survivors, pruned, sizes = stored["survivors"], stored["pruned"], tuple(header["sizes"])
-        if len(survivors) == len(settings):  # written by e5b2b7a or before: of all settings and schedules
-            of_alphas = [settings.index(setting) for setting in SHOWN if setting in settings]
-            steps = len(header["about"]["schedule"])
-            survivors = survivors[of_alphas if len(of_alphas) == len(SHOWN) else [], ..., :steps]
-        return cls(settings, measures, survivors, pruned, sizes, header["about"], others)
+        sizes = tuple(header["sizes"])
+        return cls(settings, measures, stored["survivors"], stored["pruned"], sizes, header["about"], others)
 
     @classmethod
     def join(cls, parts: Sequence[Outcomes]) -> Outcomes:

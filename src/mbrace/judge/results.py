@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -19,10 +17,10 @@ import orjson
 
 from mbrace.errors import UserError
 from mbrace.judge.store import check_ours
-from mbrace.wording import counted, spreadsheet_cell
+from mbrace.wording import counted
 
 _SCORE = {"A": 1, "B": -1, "tie": 0}
-_HEADING = " " * 12 + " A better B better   ties  skips   sign test p   ties split   A ahead   B ahead"
+_HEADING = " " * 12 + " A better B better   ties  skips   sign test p   A ahead   B ahead"
 _NOTES = (
     "A ahead, B ahead: in how many paired bootstrap resamples of the items (Koehn, 2004). What is tested is `by item`:",
     "the raters of an item vote together, as their answers are not independent.",
@@ -66,7 +64,6 @@ class Tally(Counts):
     """Counts and their significance tests; skips are ignored by the tests."""
 
     sign_test: float  # two-sided p, without ties
-    sign_test_split_ties: float
     bootstrap: Bootstrap
 
 
@@ -77,7 +74,6 @@ class Agreement:
     items: int
     same: float  # share of equal ratings among all pairs of ratings of an item
     krippendorff_alpha: float | None
-    fleiss_kappa: float | None
 
 
 @dataclass(frozen=True)
@@ -173,8 +169,7 @@ def tally(scores: Sequence[float], *, skips: int = 0) -> Tally:
     """Count and test preferences: above 0 for A, below for B, 0 for a tie."""
     wins, losses = sum(score > 0 for score in scores), sum(score < 0 for score in scores)
     ties = len(scores) - wins - losses
-    p, split = sign_test(wins, losses), sign_test_split_ties(wins, losses, ties)
-    return Tally(wins, losses, ties, skips, p, split, paired_bootstrap(scores))
+    return Tally(wins, losses, ties, skips, sign_test(wins, losses), paired_bootstrap(scores))
 
 
 def _of_rater(ratings: Sequence[Rating]) -> Tally:
@@ -188,7 +183,7 @@ def _agreement(units: Iterable[Sequence[str]]) -> Agreement | None:
         return None
     pairs = [pair for unit in shared for pair in combinations(unit, 2)]
     same = sum(one == other for one, other in pairs) / len(pairs)
-    return Agreement(len(shared), same, krippendorff_alpha(shared), fleiss_kappa(shared))
+    return Agreement(len(shared), same, krippendorff_alpha(shared))
 
 
 def _significant(items: Tally, level: float) -> bool:
@@ -234,14 +229,12 @@ def report(results: Results) -> str:
     lines += ["", *_NOTES, "", _position_line(results.left_chosen, results.right_chosen)]
     if results.agreement:
         agreement = results.agreement
-        measures = [f"{agreement.same:.1%} of pairs of answers are the same"]
         alpha = agreement.krippendorff_alpha
-        measures += [
-            "Krippendorff's alpha " + ("undefined (no two answers differ)" if alpha is None else f"{alpha:.3f}")
-        ]
-        if agreement.fleiss_kappa is not None:
-            measures += [f"Fleiss' kappa {agreement.fleiss_kappa:.3f}"]
-        lines.append(f"Agreement on {counted(agreement.items, 'item')} with two or more raters: {', '.join(measures)}.")
+        measured = "undefined (no two answers differ)" if alpha is None else f"{alpha:.3f}"
+        lines.append(
+            f"Agreement on {counted(agreement.items, 'item')} with two or more raters: {agreement.same:.1%} of pairs "
+            f"of answers are the same, Krippendorff's alpha {measured}."
+        )
     return "\n".join([*lines, "", results.verdict])
 
 
@@ -255,8 +248,7 @@ def _row(name: str, own: Counts) -> str:
     counts = f"{name:<12}{own.wins:>9}{own.losses:>9}{own.ties:>7}{own.skips:>7}"
     if not isinstance(own, Tally):
         return counts
-    tests = f"{own.sign_test:>14.3g}{own.sign_test_split_ties:>13.3g}"
-    return f"{counts}{tests}{own.bootstrap.a_ahead:>10.1%}{own.bootstrap.b_ahead:>10.1%}"
+    return f"{counts}{own.sign_test:>14.3g}{own.bootstrap.a_ahead:>10.1%}{own.bootstrap.b_ahead:>10.1%}"
 
 
 def to_json(results: Results, ratings: Sequence[Rating]) -> bytes:
@@ -267,15 +259,6 @@ def to_json(results: Results, ratings: Sequence[Rating]) -> bytes:
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def to_csv(ratings: Sequence[Rating]) -> str:
-    """One row per rating. Text that a spreadsheet would run as a formula is prefixed with '."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(field.name for field in fields(Rating))
-    writer.writerows(map(spreadsheet_cell, asdict(rating).values()) for rating in ratings)
-    return buffer.getvalue()
-
-
 def sign_test(wins: int, losses: int) -> float:
     """Two-sided exact p-value that wins and losses are equally likely (binomial, p = 1/2)."""
     total, larger = wins + losses, max(wins, losses)
@@ -284,11 +267,6 @@ def sign_test(wins: int, losses: int) -> float:
         ways = ways * (total - count) // (count + 1)
         tail += ways
     return min(1.0, 2 * tail / (1 << total))
-
-
-def sign_test_split_ties(wins: int, losses: int, ties: int) -> float:
-    """The sign test with half of the ties given to each side; an odd tie is left out (Dixon and Mood, 1946)."""
-    return sign_test(wins + ties // 2, losses + ties // 2)
 
 
 def paired_bootstrap(scores: Sequence[float], *, resamples: int = 10_000, seed: int = 0) -> Bootstrap:
@@ -322,17 +300,3 @@ def krippendorff_alpha(units: Sequence[Sequence[Hashable]]) -> float | None:
         (unit.total() ** 2 - sum(count * count for count in unit.values())) / (unit.total() - 1) for unit in pairable
     )
     return 1 - (n - 1) * observed / expected
-
-
-def fleiss_kappa(units: Sequence[Sequence[Hashable]]) -> float | None:
-    """Fleiss' kappa; None if undefined: unequal numbers of ratings per item, one rating each, or all the same."""
-    sizes = {len(unit) for unit in units}
-    if len(sizes) != 1 or min(sizes) < 2:
-        return None
-    raters = sizes.pop()
-    counts = [Counter(unit) for unit in units]
-    agreeing = sum(sum(count * count for count in unit.values()) - raters for unit in counts)
-    agreement = agreeing / (raters * (raters - 1) * len(units))
-    totals: Counter[Hashable] = sum(counts, Counter())
-    chance = sum((count / (raters * len(units))) ** 2 for count in totals.values())
-    return None if len(totals) == 1 else (agreement - chance) / (1 - chance)

@@ -154,12 +154,11 @@ def open_study(
     about: Mapping[str, str],
     seed: int,
     raters: int,
-    renamed: Mapping[str, str] | None = None,
 ) -> Store:
     """Open the ratings file, or create it; an existing one must have the same `facts`.
 
     `facts` identify the study (digests of the inputs, seed, number of items); `about` is kept for the report (names,
-    counts), of which `renamed` replaces what an existing file says. Raters are added up to `raters`, never removed.
+    counts). Raters are added up to `raters`, never removed.
     """
     try:  # tokens are secret: only the owner may read a new file (SQLite gives -wal and -shm the same mode)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -176,8 +175,6 @@ def open_study(
             made, remedy = "holds ratings of a study", "give the files and options it was begun with, or another output"
             before = {name: value for name, value in known.items() if name in facts}
             refuse_other_settings(before, facts, file=path, made=made, data=("A", "B", "source"), remedy=remedy)
-            names = [(value, key) for key, value in (renamed or {}).items()]
-            sql.executemany("UPDATE study SET value = ? WHERE key = ?", names)
         _add_raters(sql, len(items), seed, raters)
         sql.execute("COMMIT")
     except sqlite3.Error as error:
