@@ -106,6 +106,7 @@ def block_jobs(
         Record(list(b.texts), list(d.texts), id=name, source=source, reference=reference)
         for b, d, name, (source, reference) in zip(beams, draws, ids, pairs, strict=True)
     ]
+    options = " ".join(["--utility learned", *[f"--metric-model {model}" for model in label.split(" ")[1:]]])
     if metric is not None:
         metric = metric.remembering()
     for first in range(0, len(records), per_job):
@@ -114,7 +115,7 @@ def block_jobs(
         if metric is not None:
             guarded(  # without it chrF++ goes on
                 f"{chosen.name} {start + first}: learned metric",
-                lambda: scored.append(Scored(label, metric.name, metric.schedule, compute(some, metric))),  # noqa: B023
+                lambda: scored.append(Scored(label, options, metric.name, metric.schedule, compute(some, metric))),  # noqa: B023
             )
         folder.add(Job(chosen, start + first, some, scored))
     took = f"{made - began:.1f} s to generate, {time.monotonic() - made:.1f} s to score"

@@ -65,6 +65,7 @@ class Scored:
     """A utility's tables of some sentences, as `compute` gives them, under the label of its results."""
 
     label: str
+    options: str  # of `mbrace decode`, that choose the utility
     name: str
     schedule: tuple[int, ...]
     tables: Sequence[NDArray[np.float32]]
@@ -93,7 +94,7 @@ def pack_job(job: Job) -> bytes:
         "records": [
             [r.id, r.source, r.reference, list(r.hypotheses), list(pseudo_references_of(r))] for r in job.records
         ],
-        "scored": [[each.label, each.name, each.schedule] for each in job.scored],
+        "scored": [[each.label, each.options, each.name, each.schedule] for each in job.scored],
     }
     tables = {
         f"{which}.{number}": table for which, each in enumerate(job.scored) for number, table in enumerate(each.tables)
@@ -109,8 +110,8 @@ def unpack_job(data: bytes) -> Job:
         for name, source, reference, hypotheses, draws in header["records"]
     ]
     scored = [
-        Scored(label, name, tuple(schedule), [arrays[f"{which}.{number}"] for number in range(len(records))])
-        for which, (label, name, schedule) in enumerate(header["scored"])
+        Scored(label, options, name, tuple(schedule), [arrays[f"{which}.{number}"] for number in range(len(records))])
+        for which, (label, options, name, schedule) in enumerate(header["scored"])
     ]
     return Job(CandidateSet(**header["set"]), header["first"], records, scored)
 
@@ -153,7 +154,7 @@ def race_job(job: Job) -> list[Outcomes]:
     started = time.perf_counter()
     records, chosen = job.records, job.set
     lexical = ChrF(threads=1)
-    scored = [Scored("chrF++", lexical.name, lexical.schedule, compute(records, lexical)), *job.scored]
+    scored = [Scored("chrF++", "", lexical.name, lexical.schedule, compute(records, lexical)), *job.scored]
     bleu = [other_scores(record, {"BLEU": BLEU(threads=1)}) for record in records]
     built = time.perf_counter()
     recorded = set(spread_evenly(chosen.sentences, chosen.races)) if chosen.for_figures else set()
@@ -173,6 +174,7 @@ def race_job(job: Job) -> list[Outcomes]:
         raced.about = {
             "set": asdict(chosen),
             "label": one.label,
+            "options": one.options,
             "utility": one.name,
             "schedule": one.schedule,
             "facts": [asdict(facts(table)) for table in stored],
@@ -281,7 +283,7 @@ def collect(folder: JobFolder, name: str, split: str, out: Path, extra: Mapping[
             raced.other_scores = {name: scores for name, scores in raced.other_scores.items() if name in metrics}
         outcomes = Outcomes.join(own)
         sentences = [Facts(**each) for raced in own for each in raced.about["facts"]]
-        options: dict[str, Any] = {name: own[0].about[name] for name in ("label", "utility", "schedule")}
+        options: dict[str, Any] = {name: own[0].about[name] for name in ("label", "options", "utility", "schedule")}
         outcomes.about = about_outcomes(file, sentences, **options, trials=chosen.trials, seed=chosen.seed) | {
             "key": "",
             "seconds": {

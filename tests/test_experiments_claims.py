@@ -14,7 +14,7 @@ from scipy import stats
 
 import mbrace
 from mbrace.cli import main
-from mbrace.experiments.claims import claims, margins, test_table
+from mbrace.experiments.claims import claims, margins, table_rows
 from mbrace.experiments.significance import equivalence, ratio_interval
 from mbrace.experiments.tables import CandidateFile, other_scores, tables
 from mbrace.experiments.trials import FAST, STANDARD, TEST, TRADEOFF, Outcomes, Setting, run_trials
@@ -168,7 +168,7 @@ def test_a_table_names_the_metric_that_decoded_and_those_that_did_not(
 
 def test_the_test_table_holds_differences_against_the_margin() -> None:
     found = made_up("chrF++", [40, 50, 60, 70], [40.1, 49.9, 60.0, 70.0])
-    rows = {(row["setting"], row["measure"]): row for row in test_table(found, {"score": 0.2})}
+    rows = {(row["setting"], row["measure"]): row for row in table_rows(found, {"score": 0.2})}
     row = rows["alpha=0.99", "score"]
     assert row["difference"] == pytest.approx(0, abs=1e-9)
     assert row["inside_margin"] is True

@@ -39,7 +39,9 @@ def put(folder: JobFolder, records: list[Record], split: str) -> None:
     chosen = CandidateSet("x", split, len(records), trials=2)
     for first in (0, 2, 4):
         some = records[first : first + 2]
-        folder.add(Job(chosen, first, some, [Scored("words", UTILITY.name, UTILITY.schedule, compute(some, UTILITY))]))
+        folder.add(
+            Job(chosen, first, some, [Scored("words", "", UTILITY.name, UTILITY.schedule, compute(some, UTILITY))])
+        )
 
 
 @pytest.mark.parametrize("split", ["valid", "test"])

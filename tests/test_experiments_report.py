@@ -97,8 +97,8 @@ def test_the_terminal_shows_what_is_recommended_in_80_columns(
     saved = {(row["pair"], row["utility"], row["kind"]): row for row in rows_of(tmp_path / "recommended.csv")}
     at = printed.index("xx-en.valid.jsonl, chrF++, 4 sentences")
     default = saved["xx-en", "chrF++", "default"]
-    assert printed[at + 2].split()[:2] == ["default", f"{float(default['saves']):.1f}x"]
-    assert printed[at + 3].strip() == "Nothing is recommended from so few sentences: give at least 30."
+    assert printed[at + 1].split()[:2] == ["default", f"{float(default['saves']):.1f}x"]
+    assert printed[at + 2].strip() == "Nothing is recommended from so few sentences: give at least 30."
 
 
 def test_three_pseudo_references_are_too_few_for_one_chart_and_enough_for_the_others(

@@ -92,7 +92,7 @@ def paper_table_1(pair: str, utility: str, setting: str, measure: str) -> float 
     return values[3 * PAIRS.index(pair) + PAPER_SETTINGS.index(setting)]
 
 
-def test_table(outcomes: Outcomes, margins: Mapping[str, float]) -> list[Row]:
+def table_rows(outcomes: Outcomes, margins: Mapping[str, float]) -> list[Row]:
     """Table 1: standard MBR, alpha 0.99, alpha 0.9, and stopping by regret; intervals over trials and over sentences;
     the paper's number.
 

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from mbrace.errors import UserError, require, warn
 from mbrace.experiments import studies
-from mbrace.experiments.claims import claims, margins, test_table
+from mbrace.experiments.claims import claims, margins, table_rows
 from mbrace.experiments.races import load_races, record_races, save_races
 from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import (
@@ -110,9 +110,9 @@ def run(
             )
         finished = time.perf_counter()
         sentences = [facts(table) for table in stored]
-        outcomes.about = about_outcomes(file, sentences, utility=utility.name, label=label, **options) | {
+        names_of = {"utility": utility.name, "label": label, "options": utility_options}
+        outcomes.about = about_outcomes(file, sentences, **names_of, **options) | {
             "key": key,
-            "options": utility_options,
             "seconds": {"tables": round(built - started, 2), "races": round(finished - built, 2)},
             "workers": workers,
         }
@@ -198,7 +198,7 @@ def rows_of(found: Sequence[Outcomes], timings: Sequence[Row] = ()) -> dict[str,
         rows["recommended"] += studies.recommended(valid)
         chrf = groups.get(("chrF++", valid.about["name"]))  # what the margins of other metrics are measured by
         margin_of = margins(valid, _valid(chrf) if chrf else None)
-        rows["test_table"] += test_table(test, margin_of)
+        rows["test_table"] += table_rows(test, margin_of)
         rows["claims"] += claims(valid, test, margin_of)
         rows["false_pruning"] += studies.false_pruning(valid)
         rows["tradeoff"] += studies.tradeoff(valid)

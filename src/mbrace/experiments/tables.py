@@ -279,11 +279,13 @@ def about_outcomes(
     *,
     utility: str,
     label: str,
+    options: str,
     schedule: Sequence[int],
     trials: int,
     seed: int,
 ) -> dict[str, Any]:
-    """What outcomes are of: the candidate file, the utility (its signature, and its name in results), the trials."""
+    """What outcomes are of: the candidate file, the utility (its signature, its name in results and the options of
+    `mbrace decode` that choose it), the trials."""
     return {
         "name": file.name,
         "split": file.split,
@@ -291,6 +293,7 @@ def about_outcomes(
         "digest": file.digest,
         "utility": utility,
         "label": label,
+        "options": options,
         "schedule": list(schedule),
         **describe(sentences, schedule[-1]),
         "trials": trials,
