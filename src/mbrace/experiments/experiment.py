@@ -110,8 +110,9 @@ def run(
             )
         finished = time.perf_counter()
         sentences = [facts(table) for table in stored]
-        names_of = {"utility": utility.name, "label": label, "options": utility_options}
-        outcomes.about = about_outcomes(file, sentences, **names_of, **options) | {
+        outcomes.about = about_outcomes(
+            file, sentences, utility=utility.name, label=label, options=utility_options, **options
+        ) | {
             "key": key,
             "seconds": {"tables": round(built - started, 2), "races": round(finished - built, 2)},
             "workers": workers,
