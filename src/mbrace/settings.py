@@ -420,6 +420,14 @@ class Network(Settings):
     )
 
 
+class NetworkOptions(TypedDict, total=False):
+    """The fields of `Network` as keywords, except `model`."""
+
+    device: str | None
+    dtype: str | None
+    batch_tokens: int | None
+
+
 _HERE = {"excludes": (("server", ..., "which does not get it"),)}
 _ENCODER = {"excludes": (("server", ..., "which does not get it"), ("prompt", ..., "which is for decoder-only models"))}
 _THERE = {"needs": ("server", ...)}
@@ -509,7 +517,6 @@ PRESETS: dict[str, dict[str, dict[str, PresetRow]]] = {
     "fast": {
         "decode": {"string": _REGRET, "encoder": {"regret": 0.04, "forecast": 0.0005, "cover": True}, "pair": _REGRET},
         "translate": {
-            # a GPU draws the first 64 while beam search makes the hypotheses
             "string": {"regret": 0.04, "sampling": "arithmetic", "schedule": (64, 128, 256)},
             "encoder": {**_FEWER_STRINGS, "sampling": "arithmetic"},
             "pair": {"regret": 0.04, "sampling": "arithmetic"},

@@ -71,20 +71,16 @@ class ChosenIds(NamedTuple):
     logprobs: Tensor  # float32, under the full model
 
 
-def next_ids(
-    logits: Tensor, bias: Tensor | None, u: Tensor, truncation: Truncation, used: Tensor | None = None
-) -> ChosenIds:
+def next_ids(logits: Tensor, bias: Tensor | None, u: Tensor, truncation: Truncation) -> ChosenIds:
     """The ids that the numbers u (rows,) choose; logits are (rows, ids), to which bias (ids,) is added.
 
-    From row `used` (1,) on, if given, what comes out may be anything, but ids are ids. Logits may be overwritten.
+    Logits may be overwritten.
     """
     plain = truncation.temperature == 1.0 and not truncation.top_k and truncation.top_p in (None, 1.0)
-    fused = gpu.kernels_for(logits.device) if plain else None
-    if fused is not None:
+    kernels = gpu.kernels_for(logits.device) if plain else None
+    if kernels is not None:
         epsilon, min_p = truncation.epsilon or 0.0, truncation.min_p or 0.0
-        return ChosenIds(*fused.next_ids(logits, bias, u, epsilon=epsilon, min_p=min_p, used=used))
-    if used is not None:
-        logits.masked_fill_(torch.arange(len(logits), device=logits.device)[:, None] >= used, 0.0)
+        return ChosenIds(*kernels.next_ids(logits, bias, u, epsilon=epsilon, min_p=min_p))
     logits = _biased(logits, bias, overwrite=True)
     weights = truncation(logits)
     ids, before, size, total = _intervals(weights, u)
@@ -114,11 +110,6 @@ def _biased(logits: Tensor, bias: Tensor | None, *, overwrite: bool = False) -> 
     return logits.add_(bias) if overwrite else logits + bias
 
 
-def kept_rows(x: Tensor, rows: Tensor) -> Tensor:
-    """These rows of a tensor: in its own memory, if they are as many as it has."""
-    return x.copy_(x[rows]) if len(rows) == len(x) else x[rows]
-
-
 class IndependentUniforms:
     """The random numbers of the rows of a search, one per row and time step, independent of each other."""
 
@@ -135,7 +126,7 @@ class IndependentUniforms:
 
     def select(self, rows: Tensor) -> None:
         """Only these rows go on."""
-        self._streams = kept_rows(self._streams, rows)
+        self._streams = self._streams[rows]
 
 
 class ArithmeticUniforms(IndependentUniforms):
@@ -166,7 +157,7 @@ class ArithmeticUniforms(IndependentUniforms):
     def select(self, rows: Tensor) -> None:
         """Only these rows go on."""
         super().select(rows)
-        self._points, self._widths = kept_rows(self._points, rows), kept_rows(self._widths, rows)
+        self._points, self._widths = self._points[rows], self._widths[rows]
 
 
 def choose(weights: Tensor, u: Tensor) -> Tensor:
