@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mbrace.errors import Parameter, UserError
+from mbrace.settings import NetworkOptions
 from mbrace.utilities.named import NAMED, prepare_torch
 from mbrace.utility import QualityUtility
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 # Names of models, each of which estimates quality from the source alone.
 QUALITY = {"cometkiwi": "Unbabel/wmt22-cometkiwi-da", **{name: NAMED[name].model for name in ("xcomet", "metricx")}}
@@ -18,9 +22,7 @@ def load_quality(
     model: str,
     *,
     threads: int = 0,
-    device: str | None = None,
-    dtype: str | None = None,
-    batch_tokens: int | None = None,
+    **network: Unpack[NetworkOptions],
 ) -> QualityUtility:
     """The quality utility of a name in `QUALITY`, or of the folder or hub name of CometKiwi, XCOMET, a referenceless
     COMET or MetricX.
@@ -33,7 +35,7 @@ def load_quality(
     model = QUALITY.get(model) or model
     module, name = _quality_class(model)
     made: Any = getattr(importlib.import_module(f"mbrace.{module}"), name)
-    utility: QualityUtility = made(model, device=device, dtype=dtype, batch_tokens=batch_tokens)
+    utility: QualityUtility = made(model, **network)
     from mbrace.cross.scorer import CrossUtility
 
     if isinstance(utility, CrossUtility) and not utility.reads_sources:
