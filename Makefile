@@ -12,7 +12,7 @@ export NO_MKDOCS_2_WARNING := 1
 
 demo: .stamp-all
 	$(BIN)/mbrace demo
-	$(BIN)/mbrace demo --translate
+	echo 'Guten Morgen.' | $(BIN)/mbrace translate
 
 test: lint docs browser
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
@@ -115,13 +115,13 @@ test-old: .stamp-all
 	  tests/test_neural_multilingual.py tests/test_bertscore.py tests/test_bleurt.py tests/test_sentence_encoders.py tests/test_cross*.py \
 	  tests/test_models*.py tests/test_save_utilities.py tests/test_io.py tests/test_race.py
 
-# The GPU kernels of decoding without a GPU: in Triton's interpreter, which the CPU build of torch does not bring.
+# The head's GPU kernels without a GPU: in Triton's interpreter, which the CPU build of torch does not bring.
 fused: .stamp-all
 	$(PYTHON) -m venv .venv-fused
 	.venv-fused/bin/python -m pip install --quiet --upgrade pip
 	.venv-fused/bin/python -m pip install --quiet --constraint constraints.txt torch
 	.venv-fused/bin/python -m pip install --quiet --constraint constraints.txt triton --group test $(WEIGHTS) --editable ".[neural,models]"
-	TRITON_INTERPRET=1 .venv-fused/bin/python -m pytest -q tests/test_models_fused.py
+	TRITON_INTERPRET=1 .venv-fused/bin/python -m pytest -q tests/test_neural_fused.py tests/test_models_fused.py
 
 # Real servers in an environment of their own: the table of docs/servers.md, and what tests replay of them.
 servers:

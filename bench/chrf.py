@@ -27,8 +27,7 @@ from texts import documents, newstest, newstest_records, sides
 
 import mbrace
 from mbrace import _native
-from mbrace.cores import cores
-from mbrace.utility import Ask, Sentence
+from mbrace.utility import Ask, Sentence, cores
 
 RESULTS = Path(__file__).parent / "results"
 SACREBLEU_PAIRS = 32  # sacreBLEU is timed on 32 x 32 pairs and extrapolated: its cost is per pair

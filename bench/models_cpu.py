@@ -23,10 +23,10 @@ import torch
 
 import mbrace
 from mbrace import _native
-from mbrace.cores import cores
 from mbrace.experiments.runtimes import processor_name
 from mbrace.io.candidates import read_records
 from mbrace.models import kv_cache, marian
+from mbrace.utility import cores
 
 HERE = Path(__file__).parent
 CANDIDATES = HERE.parent / "experiments" / "candidates" / "de-en.test.jsonl.xz"

@@ -263,7 +263,9 @@ def write(
         f"{'' if args.dtype is None else f' in {args.dtype}'}, utility "
         f"{about['utility']}; {one_thread}seconds, best of {args.trials} rounds in turns; written by "
         "`python bench/translating.py`. "
-        "A GPU may work on while Python goes on: where Python waits for it, its time is counted.",
+        "A GPU may work on while Python goes on: where Python waits for it, its time is counted. There, the first "
+        "draws are made beside the beam search: its column has the time of both, and in the second table the times of "
+        "both add up.",
         "",
         *table(found, standard),
         "",

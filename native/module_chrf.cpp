@@ -39,7 +39,7 @@ std::vector<std::shared_ptr<Index>> build_indexes_py(nb::list sentences, int cha
 }
 
 nb::tuple score_window_py(nb::list indexes, nb::list survivors, nb::list references, double beta, bool eps_smoothing,
-                          int threads, const std::string& simd, bool swapped) {
+                          int threads, const std::string& simd) {
     const std::size_t count = nb::len(indexes);
     if (nb::len(survivors) != count || nb::len(references) != count) {
         throw nb::value_error("indexes, survivors and references must be equally long");
@@ -61,8 +61,6 @@ nb::tuple score_window_py(nb::list indexes, nb::list survivors, nb::list referen
         asks.push_back({&index, rows.data(), rows.size(), texts.data(), texts.size(), out.data()});
         scores.append(nb::cast(out));
     }
-    // What matches is the same both ways, and so are the bits of the score: precision is recall, and recall precision.
-    if (swapped) std::swap(formula.on_precision, formula.on_recall);
     double encode_share;
     {
         Unlocked release;
@@ -104,7 +102,7 @@ void bind_chrf(nb::module_& module) {
     module.def("build_indexes", &build_indexes_py, "hypotheses"_a, nb::kw_only(), "char_order"_a, "word_order"_a,
                "whitespace"_a, "threads"_a = 1);
     module.def("score_window", &score_window_py, "indexes"_a, "survivors"_a, "references"_a, nb::kw_only(), "beta"_a,
-               "eps_smoothing"_a, "threads"_a = 1, "simd"_a = "", "swapped"_a = false);
+               "eps_smoothing"_a, "threads"_a = 1, "simd"_a = "");
     module.def("score_pairs", &score_pairs_py, "hypotheses"_a, "references"_a, nb::kw_only(), "char_order"_a,
                "word_order"_a, "whitespace"_a, "beta"_a, "eps_smoothing"_a, "threads"_a = 1, "simd"_a = "");
     module.def("simd_variants", &simd_variants_py);

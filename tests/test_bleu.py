@@ -149,9 +149,9 @@ def test_it_keeps_the_contracts_and_travels() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tokenize": "14b"}, "tokenize 14b: unknown; choose from none, zh, 13a"),
-        ({"smooth_method": "laplace"}, "smooth_method laplace: unknown; choose from exp, floor"),
-        ({"smooth_value": 0.1}, "smooth_value: only valid with smooth_method floor or add-k"),
+        ({"tokenize": "14b"}, "tokenize '14b': unknown; choose from none, zh, 13a"),
+        ({"smooth_method": "laplace"}, "smooth_method 'laplace': unknown; choose from exp, floor"),
+        ({"smooth_value": 0.1}, "smooth_value 0.1: only valid with smooth_method floor or add-k"),
         ({"smooth_method": "floor", "smooth_value": -1}, "smooth_value -1: must be 0 or more, and finite"),
         ({"max_ngram_order": 0}, "max_ngram_order 0: must be 1 or more"),
         ({"threads": 0}, "threads 0: must be 1 or more"),

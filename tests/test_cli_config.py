@@ -10,18 +10,20 @@ import pytest
 from cli_helpers import decode, lines
 
 from mbrace.cli import main
-from mbrace.cli.config import with_config
+from mbrace.cli.config import given_options, use_config
 from mbrace.cli.messages import LEVELS
 from mbrace.cli.parser import make_parser, parsers_by_command
 
 COMMANDS = [
     "decode", "rerank", "score", "demo", "generate", "translate", "answer", "serve", "train", "train-metric", "export",
-    "experiment", "compare", "judge", "judge-results", "mbrs-decode", "comet-mbr", "doctor", "completion",
+    "experiment", "compare", "judge", "judge-results", "mbrs-decode", "comet-mbr", "doctor",
 ]  # fmt: skip
 
 
 def parsed(arguments: list[str]) -> dict[str, Any]:
-    return vars(make_parser().parse_args(arguments))
+    parser = make_parser(arguments[0])
+    use_config(parser, arguments)
+    return vars(parser.parse_args(arguments))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -71,14 +73,15 @@ def test_a_file_gives_the_options_that_would_be_typed(name: str, text: str, tmp_
         "--utility-option tokenize=char --utility-option order=2 --window 3"
     )
     trusted = ["--config", str(path), "--trust-config"]
-    assert parsed(with_config(["decode", *trusted])) == parsed(["decode", *typed.split(), *trusted])
+    found = parsed(["decode", *trusted])
+    assert found == {**parsed(["decode", *typed.split()]), "config": str(path), "trust_config": True}
 
 
 def test_the_command_line_wins(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text(JSON)
     words = f"decode other.jsonl --config {path} --alpha 0.5 --utility-option order=4 --schedule all -o -".split()
-    found = parsed(with_config(words))
+    found = parsed(words)
     assert found["candidates"] == ["other.jsonl"]
     assert (found["alpha"], found["schedule"], found["output"]) == (0.5, "all", "-")
     assert found["utility_option"] == ["order=4"]
@@ -88,16 +91,16 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
 def test_options_that_are_required_may_come_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "train.json"
     path.write_text(json.dumps({"train": ["a.de", "a.en"], "valid": ["v.tsv"], "output": "model", "steps": 5}))
-    found = parsed(with_config(["train", "--config", str(path), "--trust-config", "--seed", "3"]))
+    found = parsed(["train", "--config", str(path), "--trust-config", "--seed", "3"])
     assert (found["train"], found["valid"], found["output"]) == (["a.de", "a.en"], ["v.tsv"], "model")
     path.write_text(json.dumps({"b": "b.jsonl", "a": "a.jsonl", "source": "s.txt", "output": "r.db", "items": 5}))
-    found = parsed(with_config(["judge", "--config", str(path), "--trust-config"]))
+    found = parsed(["judge", "--config", str(path), "--trust-config"])
     assert (found["a"], found["b"], found["items"]) == ("a.jsonl", "b.jsonl", 5)
     path.write_text(json.dumps({"report-only": ["one", "two"], "output": "out"}))
-    found = parsed(with_config(["experiment", "--config", str(path), "--trust-config", "x.jsonl"]))
+    found = parsed(["experiment", "--config", str(path), "--trust-config", "x.jsonl"])
     assert (found["report_only"], found["candidates"]) == (["one", "two"], ["x.jsonl"])
     path.write_text(json.dumps({"ray": True, "output": "out"}))
-    found = parsed(with_config(["decode", "--config", str(path), "--trust-config", "x.jsonl"]))
+    found = parsed(["decode", "--config", str(path), "--trust-config", "x.jsonl"])
     assert (found["ray"], found["candidates"]) == ("local", ["x.jsonl"])
 
 
@@ -118,8 +121,6 @@ DANGEROUS: dict[str, tuple[str, dict[str, Any]]] = {
     "qe": ("rerank", {"qe": "evil"}),
     "json": ("judge-results", {"json": "old.jsonl"}),
     "cache": ("train-metric", {"cache": "evil.pt"}),
-    "an option among files": ("decode", {"candidates": ["--output=old.jsonl", "--force"]}),
-    "an option among names": ("train", {"origins": ["--force"]}),
 }
 
 
@@ -133,13 +134,20 @@ def test_a_file_of_somebody_else_writes_nothing_runs_nothing_and_sends_nothing(
     Path("evil.py").write_text("open('ran', 'w')\ndef run(hypothesis, reference): return 0.0\n")
     Path("in.jsonl").write_text('{"hypotheses": ["a", "b"]}\n')
     Path("options.json").write_text(json.dumps(options))
-    candidates = ["in.jsonl"] if command == "decode" and "candidates" not in options else []
+    candidates = ["in.jsonl"] if command == "decode" else []
     assert main([command, *candidates, "--config", "options.json"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("mbrace: error: options.json: ")
-    assert "--trust-config" in error or "begins like an option" in error
+    assert "--trust-config" in error
     assert {path.name for path in Path().iterdir()} == {"old.jsonl", "evil.py", "in.jsonl", "options.json"}
     assert Path("old.jsonl").read_text() == "mine\n"
+
+
+def test_a_value_is_never_read_as_an_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "options.json"
+    path.write_text(json.dumps({"candidates": ["--output=old.jsonl", "--force"]}))
+    assert main(["decode", "--config", str(path)]) == 2
+    assert "--output=old.jsonl: No such file" in capsys.readouterr().err
 
 
 def test_a_trusted_file_says_everything_and_no_file_trusts_itself(
@@ -172,11 +180,9 @@ def test_what_a_run_was_told_is_kept_beside_its_output_and_repeats_it(tmp_path: 
 
 
 def test_no_credentials_are_kept(tmp_path: Path) -> None:
-    from mbrace.cli.config import given_options
-
     url = "https://user:secret@host/v1?key=hidden"
     words = ["generate", "s.txt", "-o", "o", "--server", url, "--model", "m"]
-    found = given_options(words, make_parser("generate"))
+    found = given_options(make_parser("generate").parse_args(words))
     assert found == {"sources": "s.txt", "server": "https://***@host/v1?key=***", "model": "m"}
 
 

@@ -1,26 +1,22 @@
-"""What a newcomer types first: bare `mbrace`, `--cite`, `doctor`, `completion`; names of fields; counts in words."""
+"""What a newcomer types first: bare `mbrace`, `doctor`; names of fields; counts in words."""
 
 from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
 
 import pytest
-from cli_helpers import COMMAND, decode, lines
+from cli_helpers import decode, lines
 
 import mbrace
 from mbrace.cli import main
-from mbrace.cli.parser import PAPER, bibtex
 from mbrace.cli.runs import summary_lines
+from mbrace.errors import counted
 from mbrace.jobs.run import Summary
 from mbrace.result import Phases
-from mbrace.wording import counted
-
-ROOT = Path(__file__).parent.parent
 
 
 def test_mbrace_alone_prints_help_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,24 +24,6 @@ def test_mbrace_alone_prints_help_on_stdout(capsys: pytest.CaptureFixture[str]) 
     told = capsys.readouterr()
     assert told.out.startswith("usage: mbrace")
     assert told.err == ""
-
-
-def test_what_to_cite_is_what_citation_cff_says(capsys: pytest.CaptureFixture[str]) -> None:
-    yaml = pytest.importorskip("yaml")
-    ours = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    paper = ours["preferred-citation"]
-    assert PAPER["title"] == paper["title"]
-    assert PAPER["author"] == " and ".join(f"{one['family-names']}, {one['given-names']}" for one in paper["authors"])
-    assert PAPER["year"] == str(paper["year"])
-    assert PAPER["doi"] == paper.get("doi", PAPER["doi"])
-    assert ours["title"] in bibtex()
-    with pytest.raises(SystemExit) as ended:
-        main(["--cite"])
-    assert ended.value.code == 0
-    printed = capsys.readouterr().out
-    assert printed.strip() == bibtex()
-    assert f"version = {{{mbrace.__version__}}}" in printed
-    assert re.findall(r"^@(\w+)\{", printed, re.M) == ["inproceedings", "software"]
 
 
 def test_doctor_reports_what_the_environment_has(capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,32 +52,6 @@ def test_doctor_says_how_to_install_what_is_missing(monkeypatch: pytest.MonkeyPa
     shown = as_text(found)
     assert "missing: nosuchpackage" in shown
     assert "pip install 'mbrace[some]'" in shown
-
-
-def test_bash_completes_commands_and_options() -> None:
-    pytest.importorskip("shtab")
-    script = subprocess.run([*COMMAND, "completion", "bash"], capture_output=True, text=True, check=True).stdout
-    # what a shell does at `mbrace de<tab>` and `mbrace decode --no-s<tab>`
-    ask = 'COMP_WORDS=(mbrace {0}); COMP_CWORD={1}; COMP_LINE="mbrace {0}"; _shtab_mbrace mbrace "" ""; '
-    ask += 'echo "${{COMPREPLY[@]}}"'
-    probe = "\n".join([script, ask.format("dec", 1), ask.format("decode --no-s", 2), ask.format("completion z", 2)])
-    done = subprocess.run(["bash", "-c", probe], capture_output=True, text=True)
-    assert done.stdout.split("\n")[:3] == ["decode", "--no-shuffle", "zsh"], done.stderr
-
-
-@pytest.mark.parametrize("shell", ["zsh", "tcsh"])
-def test_other_shells_have_a_script_too(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("shtab")
-    assert main(["completion", shell]) == 0
-    assert "train-metric" in capsys.readouterr().out
-
-
-def test_completion_without_shtab_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "shtab", None)
-    assert main(["completion", "bash"]) == 2
-    assert "pip install 'mbrace[completion]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -195,10 +195,9 @@ def test_a_named_pipe_is_an_input_like_any_other(tmp_path: Path) -> None:
     assert out.read_bytes() == (tmp_path / "wanted.jsonl").read_bytes()
 
 
-@pytest.mark.parametrize("words", [["--cite"], ["completion", "bash"]])
-def test_a_full_disk_behind_standard_output_is_one_line(words: list[str]) -> None:
+def test_a_full_disk_behind_standard_output_is_one_line() -> None:
     with open("/dev/full", "w") as full:
-        ended = subprocess.run([*COMMAND, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        ended = subprocess.run([*COMMAND, "doctor"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert ended.returncode == 2
     assert ended.stderr.startswith("mbrace: error: a file or standard output: No space left on device")
     assert len(ended.stderr.splitlines()) == 1

@@ -11,8 +11,10 @@ import pytest
 from cli_helpers import decode, lines
 
 from mbrace.cli import main
+from mbrace.cli.messages import flag as spell
 from mbrace.cli.parser import make_parser, parsers_by_command
-from mbrace.removed import REMOVED
+from mbrace.errors import spelled
+from mbrace.setting_fields import REMOVED
 
 
 def test_a_warning_is_one_line_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,7 +53,7 @@ def test_a_removed_option_is_refused_with_what_to_do_instead(capsys: pytest.Capt
             flag = f"--{name.replace('_', '-')}"
             assert flag not in known
             assert main([command, "x", flag, "1"]) == 2
-            assert capsys.readouterr().err == f"mbrace: error: {flag}: {sentence}\n"
+            assert capsys.readouterr().err == f"mbrace: error: {flag}: {spelled(sentence, spell)}\n"
             assert main([command, "x", f"{flag}=1"]) == 2
             assert flag in capsys.readouterr().err
 
@@ -70,6 +72,14 @@ def test_a_command_that_is_none_is_named(capsys: pytest.CaptureFixture[str]) -> 
         ),
         ("decode c.jsonl --utility chfr", "--utility chfr: unknown; did you mean chrf? Or give module:function,"),
         ("decode c.jsonl --pool", "; leave it out, or use `mbrace answer`"),
+        ("decode c.jsonl --rank 8", "--rank: is an option of the method now: --method-option rank=8"),
+        ("decode c.jsonl --centroid-weights", "the method now: --method-option weighted=yes"),
+        ("translate s.txt --server-kind chat", "--server-kind: is an option of the server now: --server-option kind="),
+        ("translate s.txt --json", "--json: is --no-text now"),
+        ("generate s.txt -o o.jsonl --alpha 1", "--alpha: is called --length-penalty now"),
+        ("demo --translate", "`echo Hallo. | mbrace translate`"),
+        ("decode h.txt --num_candidates 8 --metric bleu", "`mbrace mbrs-decode`"),
+        ("decode h.txt --metric.lowercase true", "`mbrace mbrs-decode`"),
     ],
 )
 def test_a_refusal_names_a_remedy_that_the_command_has(

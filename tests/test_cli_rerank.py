@@ -15,7 +15,7 @@ from cli_helpers import lines
 
 import mbrace
 from mbrace.cli import main
-from mbrace.utilities.quality import load_quality
+from mbrace.utilities.named import load_quality
 
 ORACLE = Path(__file__).parent / "oracle"
 sys.path.insert(0, str(ORACLE))

@@ -165,8 +165,8 @@ def test_sources_that_end_in_a_failure_are_translated_up_to_it() -> None:
 
 
 def test_a_cluster_worker_sets_aside_only_the_source_at_fault(sources: Path, folder: Path, tmp_path: Path) -> None:
+    from mbrace.cli.generate import translate_job as job_from
     from mbrace.cli.parser import make_parser
-    from mbrace.cli.translate import job_from
 
     command = ["translate", str(sources), "--model", str(folder), "--beam", "4", "--schedule", "4,16"]
     args = make_parser().parse_args([*command, "--seed", "3", "--device", "cpu", "--no-text"])
@@ -228,8 +228,8 @@ def test_translating_with_arithmetic_draws_is_resumed_to_the_same_bytes(
 
 def test_a_line_is_translated_by_at_most_70_files(sources: Path, folder: Path) -> None:
     """What one line executes is what somebody has to read who wants to know how it is translated."""
+    from mbrace.cli.generate import translate_job as job_from
     from mbrace.cli.parser import make_parser
-    from mbrace.cli.translate import job_from
 
     command = ["translate", str(sources), "--model", str(folder), "--beam", "4", "--device", "cpu", "--window", "1"]
     args = make_parser().parse_args(command)

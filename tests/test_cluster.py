@@ -266,7 +266,7 @@ def test_blocks_depend_on_the_file_alone_and_read_over_what_is_done(tmp_path: Pa
 
 
 def test_digests_of_ids_differ_by_kind_and_are_those_of_the_journals_already_written() -> None:
-    from mbrace.randomness import digest
+    from mbrace.records import digest
 
     assert len({digest(7), digest("7"), digest("\ud800"), digest("")}) == 4
     assert np.uint64(digest(7)) == digest(7) == 10409112964721667007

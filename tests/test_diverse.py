@@ -132,7 +132,7 @@ def test_repeated_hypotheses_one_hypothesis_and_drawn_ones() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"select": "diverse"}, "select: is a method now: method diverse chooses a diverse n-best list"),
+        ({"select": "diverse"}, 'select: is a method now: method="diverse" chooses a diverse n-best list'),
         ({"method": "diverse"}, "method 'diverse': chooses several; give nbest=2 or more"),
         ({"method": mbrace.Diverse()}, "method 'diverse': chooses several; give nbest=2 or more"),
         ({"method": "diverse", "nbest": 2, "alpha": 0.9}, "alpha 0.9: only valid without"),

@@ -29,7 +29,7 @@ from mbrace.experiments.trials import (
     sample,
 )
 from mbrace.prune import Standings
-from mbrace.randomness import key
+from mbrace.records import key
 
 SETTINGS = (Setting("beta", 0.0), Setting("beta", 0.35), Setting("alpha", 0.8, (3, 12)), *SHOWN)
 

@@ -13,7 +13,7 @@ import pytest
 from conftest import overlap
 
 import mbrace
-from mbrace.cli import main
+from mbrace.cli import decode, generate, main
 from mbrace.cli.parser import make_parser
 from mbrace.io.output import Output
 from mbrace.io.resume import EARLY_NAMES, refuse_other_settings
@@ -336,10 +336,10 @@ SAVED: dict[str, tuple[list[str], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("command", SAVED)
 def test_runs_begun_by_version_0_1_are_recognised(command: str) -> None:
-    import importlib
 
     options, saved = SAVED[command]
-    job = importlib.import_module(f"mbrace.cli.{command}").job_from(make_parser().parse_args([command, *options]))
+    job_from = {"decode": decode.job_from, "generate": generate.job_from, "translate": generate.translate_job}[command]
+    job = job_from(make_parser().parse_args([command, *options]))
     early = {EARLY_NAMES.get(name, name): value for name, value in job.describe().items()}
     settings = {name: value for name, value in early.items() if name in saved or value is not None}
     assert settings == {"command": command, **saved}  # a setting that is newer is null, as what is missing is
@@ -349,9 +349,7 @@ def test_runs_begun_by_version_0_1_are_recognised(command: str) -> None:
 def test_a_job_is_sent_to_another_process_as_it_is() -> None:
     import pickle
 
-    from mbrace.cli.translate import job_from
-
-    job = job_from(make_parser().parse_args(["translate", "s.txt", "--schedule", "4,8"]))
+    job = generate.translate_job(make_parser().parse_args(["translate", "s.txt", "--schedule", "4,8"]))
     assert pickle.loads(pickle.dumps(job)) == job
 
 
@@ -381,13 +379,3 @@ def test_generated_decoded_and_translated_records_of_one_file_have_the_ids_of_it
     mbrace.decode_file(tmp_path / "c.jsonl", tmp_path / "d.jsonl")
     mbrace.translate_file(source, tmp_path / "t.jsonl", model=model, beam=2, schedule=[2], text=False)
     assert [[row["id"] for row in read(tmp_path / f"{name}.jsonl")] for name in "cdt"] == [[1, 2]] * 3
-
-
-def test_a_candidate_file_numbered_from_0_by_an_earlier_version_is_not_continued(tmp_path: Path) -> None:
-    source, out, options = tmp_path / "s.txt", tmp_path / "c.jsonl", {"model": Shifts(), "beam": 2, "sample": 3}
-    source.write_text("a\n")
-    mbrace.generate_file(source, out, **options)  # type: ignore[arg-type]
-    out.write_text(out.read_text().replace('"id":1', '"id":0'))
-    source.write_text("a\nb\n")
-    with pytest.raises(mbrace.UserError, match="an earlier version of mbrace, which numbered sources from 0"):
-        mbrace.generate_file(source, out, resume=True, **options)  # type: ignore[arg-type]

@@ -142,7 +142,7 @@ def test_a_live_source_is_asked_once_for_all() -> None:
 
     found = mbrace.decode(["a", "b b", "cab"], more, method="low-rank", schedule=[8, 32])
     assert (asked, found.pseudo_references) == ([32], 32)
-    with pytest.raises(mbrace.UserError, match='schedule "all": this method takes all pseudo-references at once'):
+    with pytest.raises(mbrace.UserError, match='schedule="all": this method takes all pseudo-references at once'):
         mbrace.decode(["a", "b b"], more, method="low-rank", schedule="all")
 
 
@@ -151,8 +151,8 @@ def test_a_live_source_is_asked_once_for_all() -> None:
     [
         ({"method": "nothing"}, "method 'nothing': unknown"),
         ({"method": mbrace.LowRank}, "give a name such as 'aggregate', or an object"),
-        ({"method": "centroid"}, "method centroid: utility chrF2.* has no embeddings to cluster; choose comet"),
-        ({"method": "aggregate", "utility": overlap}, "method aggregate: utility overlap cannot average references"),
+        ({"method": "centroid"}, "method 'centroid': utility chrF2.* has no embeddings to cluster; choose comet"),
+        ({"method": "aggregate", "utility": overlap}, "method 'aggregate': utility overlap cannot average references"),
         (
             {"method": "aggregate"},
             "for a string metric, exact pairs take no longer than their aggregate: leave the method out",

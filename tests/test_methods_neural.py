@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import mbrace
+from mbrace.neural.clusters import k_means, lloyd, spread_out
 from mbrace.neural.comet import Comet
 from mbrace.neural.embedding import Embedding
-from mbrace.neural.scorer import k_means, lloyd, spread_out
 
 HERE = Path(__file__).parent / "oracle"
 sys.path.insert(0, str(HERE))
@@ -85,7 +85,7 @@ def test_the_cosine_of_the_average_is_the_average_cosine(tmp_path: Path, records
 @pytest.mark.parametrize("weighted", [False, True])
 def test_hypotheses_are_scored_against_centroids(comet: Comet, records: list[mbrace.Record], weighted: bool) -> None:
     """With the assignment that k-means finds, centroids and their weights are worked out again by NumPy."""
-    from mbrace.randomness import key
+    from mbrace.records import key
 
     method = mbrace.CentroidReferences(5, weighted)
     answers = mbrace.decode_corpus(records, utility=comet, method=method, nbest=12, shuffle=False, seed=3)

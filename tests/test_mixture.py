@@ -170,7 +170,7 @@ def test_wrong_settings_are_refused_by_name() -> None:
         mbrace.Mixture([(chrf, float("nan"))])
     with pytest.raises(UserError, match="weight 0 of chrF2"):
         mbrace.Mixture([(chrf, 0)])
-    with pytest.raises(UserError, match="scale own: unknown; choose sentence, fixed"):
+    with pytest.raises(UserError, match="scale 'own': unknown; choose sentence, fixed"):
         mbrace.Mixture([(chrf, 1)], scale="own")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="scale: there is none for chrF2"):
         mbrace.Mixture([(chrf, 1)], scale={})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 import mbrace
 from mbrace.models.hypotheses import HypothesisMaker
 from mbrace.models.next_ids import choose, draw_keys, uniforms
+from mbrace.models.seq2seq import steps_that_fit
 from mbrace.records import Record
 from mbrace.sampler import Want
 
@@ -393,15 +395,22 @@ def test_an_arithmetic_draw_does_not_depend_on_its_batch(translator: mbrace.Seq2
         translator.sample(["a"], 1, sampling="even")
 
 
-def test_batches_have_sources_of_similar_length() -> None:
+def test_batches_are_wider_where_outputs_are_short() -> None:
     translator = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer(), rows=8)
     rows = [[1] * length for length in (3, 20, 9, 1, 0, 4, 2, 10)]
-    assert list(translator.parts(rows, [3, 3, 3, 3, 0, 3, 3, 3])) == [[1, 7], [2, 5], [0, 6], [3]]
+    counts = [3, 3, 3, 3, 0, 3, 3, 3]
+    assert list(translator.parts(rows, counts)) == [[1, 7], [2, 5], [0, 6], [3]]
+    translator.wider = 13, 2 * 9 + 32  # as outputs of a source of nine pieces have at most
+    assert list(translator.parts(rows, counts)) == [[1, 7], [2, 5, 0, 6], [3]]
+    assert list(translator.parts(rows, counts, 50)) == [[1, 7, 2, 5], [0, 6, 3]]
+    assert list(translator.parts(rows, counts, 51)) == [[1, 7], [2, 5], [0, 6], [3]]
     assert list(translator.parts(rows, [9] * 8)) == [[1], [7], [2], [5], [0], [6], [3], [4]]
 
 
-@pytest.mark.parametrize("sources", [[], ["", " "]])
-def test_beam_search_without_text_needs_no_encoder(sources: list[str]) -> None:
-    translator = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer(), dtype="float32")
-    assert [found.texts for found in translator.beam(sources, k=2)] == [[""]] * len(sources)
-    assert translator.encoder_runs == 0
+def test_more_rows_where_three_searches_fit_into_the_memory() -> None:
+    """By hand: 1,000 rows of 100 ids take 1,000 x 10 x 100 bytes, and each time step 1,000 x 2 x 8 x 4 bytes."""
+    config = SimpleNamespace(decoder_vocab_size=None, vocab_size=100, decoder_layers=2, d_model=8)
+    for steps, copied in ((64, 64), (128, 192), (256, 384), (512, 768)):
+        least = -(-(1_000_000 + copied * 64_000) * 10 // 3)  # each may take three tenths
+        assert steps_that_fit(config, 1000, least) == steps
+        assert steps_that_fit(config, 1000, least - 4) == (steps // 2 if steps > 64 else 0)

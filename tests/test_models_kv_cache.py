@@ -11,7 +11,9 @@ from mbrace.models.kv_cache import Attend, CopiedCache, IndexedCache, attend_on_
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 
 
-def attend(new: Tensor, keys: Tensor, values: Tensor, table: Tensor, time: int | Tensor) -> Tensor:
+def attend(
+    new: Tensor, keys: Tensor, values: Tensor, table: Tensor, time: int | Tensor, used: Tensor | None = None
+) -> Tensor:
     """What a kernel does, by looking up every row's own past."""
     rows, time = len(new), int(time)
     keys[time, :rows], values[time, :rows] = new[:, 1], new[:, 2]

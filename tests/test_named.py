@@ -99,10 +99,10 @@ def test_what_is_wrong_is_refused_unloaded(name: str, options: dict[str, str], m
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("bleu", {"lowercase": "maybe"}, "lowercase 'maybe': bleu expects yes or no"),
-        ("bleu", {"max_ngram_order": "four"}, "max_ngram_order 'four': bleu expects a whole number"),
-        ("chrf", {"beta": "x"}, "beta 'x': chrf expects a number"),
-        ("chrf:1+bleu:1", {"scale": "odd"}, "scale odd: unknown"),
+        ("bleu", {"lowercase": "maybe"}, "lowercase 'maybe': expected yes or no"),
+        ("bleu", {"max_ngram_order": "four"}, "max_ngram_order 'four': expected a whole number"),
+        ("chrf", {"beta": "x"}, "beta 'x': expected a number"),
+        ("chrf:1+bleu:1", {"scale": "odd"}, "scale 'odd': unknown"),
     ],
 )
 def test_wrong_values_are_refused_by_name(name: str, options: dict[str, str], message: str) -> None:

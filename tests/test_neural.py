@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 import mbrace
 from mbrace.cli import main
 from mbrace.neural.comet import Comet
+from mbrace.neural.device import without_cudnn_attention
 from mbrace.neural.encoder import Encoder
 from mbrace.neural.head import Estimator, PairBlock
 
@@ -189,6 +191,26 @@ def test_no_source_for_a_metric_that_reads_it_is_an_error(comet: Comet) -> None:
         mbrace.decode(["a", "b"], ["a", "c"], utility=comet)
     with pytest.raises(mbrace.UserError, match="give sources"):
         comet.pairs(["a"], ["b"])
+
+
+def test_the_switch_of_attention_is_put_back_by_the_last_thread() -> None:
+    switches = torch.backends.cuda
+    assert switches.cudnn_sdp_enabled()
+    entered, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with without_cudnn_attention():
+            entered.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=other)
+    with without_cudnn_attention():
+        thread.start()
+        assert entered.wait(10)
+    assert not switches.cudnn_sdp_enabled()  # the other thread is inside
+    leave.set()
+    thread.join()
+    assert switches.cudnn_sdp_enabled()
 
 
 def test_wrong_device_and_dtype_are_named(folder: Path) -> None:

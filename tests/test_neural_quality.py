@@ -17,7 +17,7 @@ from mbrace.neural.comet import Learned, Referenceless
 from mbrace.training.metric import _apart, _split, length_ratios
 from mbrace.training.metric_data import Judgement, pearson, read_judgements, spearman
 from mbrace.training.metric_head import Recipe
-from mbrace.utilities.quality import load_quality
+from mbrace.utilities.named import load_quality
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import tiny

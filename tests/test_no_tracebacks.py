@@ -52,9 +52,9 @@ def test_a_wrong_argument_is_named(name: str) -> None:
         (lambda: mbrace.Confidence(bootstraps=10.5), "bootstraps 10.5: must be a whole number"),  # type: ignore[arg-type]
         (lambda: mbrace.Confidence(alpha="x"), "alpha 'x': must be a number"),  # type: ignore[arg-type]
         (lambda: mbrace.Bottom(None), "beta None: must be a number"),  # type: ignore[arg-type]
-        (lambda: mbrace.ChrF(char_order=1.5), "chrF: char_order 1.5: must be a whole number"),  # type: ignore[arg-type]
-        (lambda: mbrace.ChrF(beta="x"), "chrF: beta 'x': must be a number"),  # type: ignore[arg-type]
-        (lambda: mbrace.ChrF(threads=1.5), "chrF: threads 1.5: must be a whole number"),  # type: ignore[arg-type]
+        (lambda: mbrace.ChrF(char_order=1.5), "char_order 1.5: must be a whole number"),  # type: ignore[arg-type]
+        (lambda: mbrace.ChrF(beta="x"), "beta 'x': must be a number"),  # type: ignore[arg-type]
+        (lambda: mbrace.ChrF(threads=1.5), "threads 1.5: must be a whole number"),  # type: ignore[arg-type]
     ],
 )
 def test_a_wrong_setting_is_named(make: Any, message: str) -> None:
@@ -218,7 +218,7 @@ def test_a_terminal_of_ascii_alone_shows_other_characters_as_escapes(tmp_path: P
     for words in (
         ["decode", tmp_path / "in.jsonl", "--explain", "1"],
         ["compare", tmp_path / "é.txt", tmp_path / "é.txt", "--reference", tmp_path / "é.txt"],
-        ["demo", "--sentences", "2", "--examples", "1", "--plain"],
+        ["demo", "--sentences", "2", "--examples", "1"],
     ):
         done = subprocess.run([*COMMAND, *map(str, words)], capture_output=True, env=ascii_alone)
         assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import mbrace
 from mbrace._native import Resamples
 from mbrace.cli import main
-from mbrace.randomness import key
+from mbrace.records import key
 from mbrace.sampler import Draws
 
 WORDS = ["a", "b", "c", "d", "e"]

@@ -15,13 +15,11 @@ import pytest
 import mbrace
 from mbrace import Confidence, Record, decode, decode_corpus
 from mbrace.errors import SettingError, UserError
-from mbrace.removed import REMOVED
-from mbrace.setting_fields import Settings, defaults_of, flag_of, options_table, settings_from, table_of
+from mbrace.setting_fields import REMOVED, Settings, defaults_of, flag_of, options_table, settings_from, table_of
 from mbrace.settings import (
     PRESETS,
     ModelSettings,
     Network,
-    NetworkOptions,
     Race,
     RaceOptions,
     Sampling,
@@ -177,9 +175,9 @@ def test_keywords_or_an_object_and_not_both() -> None:
 
 
 def test_typed_keywords_are_the_fields() -> None:
-    for kind, options in ((Race, RaceOptions), (Sampling, SamplingOptions), (Network, NetworkOptions)):
+    for kind, options in ((Race, RaceOptions), (Sampling, SamplingOptions)):
         typed = {name: hint.__forward_arg__ for name, hint in options.__annotations__.items()}
-        assert typed == {each.name: each.type for each in fields(kind) if (kind, each.name) != (Network, "model")}
+        assert typed == {each.name: each.type for each in fields(kind)}
 
 
 @pytest.mark.parametrize("kind", CLASSES)
@@ -262,7 +260,9 @@ def test_what_was_removed_is_no_setting() -> None:
     [
         (lambda: Race(qe_top=3), "qe_top: was removed: `mbrace rerank"),  # type: ignore[call-arg]
         (lambda: Race(alhpa=0.9), "alhpa: no such setting; did you mean alpha?"),  # type: ignore[call-arg]
-        (lambda: Sampling(length_alpha=1.0), "length_alpha: is called --length-penalty now"),  # type: ignore[call-arg]
+        (lambda: Sampling(length_alpha=1.0), "length_alpha: is called length_penalty now"),  # type: ignore[call-arg]
+        (lambda: Race(rank=8), 'rank: is an option of the method now: method_options={"rank": 8}'),  # type: ignore[call-arg]
+        (lambda: Network(model=3), "model 3: must be text"),  # type: ignore[arg-type]
         (lambda: Race(nbest=True), "nbest True: must be a whole number"),  # equal to the default, 1
         (lambda: Race(forecast=False), "forecast False: must be a number"),
         (lambda: Race(shuffle=0), "shuffle 0: must be True or False"),  # type: ignore[arg-type]

@@ -162,14 +162,14 @@ def test_abilities_are_the_written_ones() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: mbrace.EditDistance(kind="hamming"), "kind hamming: unknown; choose from wer, cer, levenshtein"),
-        (lambda: mbrace.EditDistance(unit="bytes"), "unit bytes: unknown; choose from characters, words"),
-        (lambda: mbrace.EditDistance(kind="wer", unit="characters"), "unit characters: wer counts words"),
+        (lambda: mbrace.EditDistance(kind="hamming"), "kind 'hamming': unknown; choose from wer, cer, levenshtein"),
+        (lambda: mbrace.EditDistance(unit="bytes"), "unit 'bytes': unknown; choose from characters, words"),
+        (lambda: mbrace.EditDistance(kind="wer", unit="characters"), "unit 'characters': wer counts words"),
         (lambda: mbrace.EditDistance(threads=0), "threads 0: must be 1 or more"),
         (lambda: mbrace.RougeL(threads=0), "threads 0: must be 1 or more"),
         (lambda: mbrace.EditDistance(threads=10**20), "threads 100000000000000000000: must be 1,024 or less"),
         (lambda: mbrace.RougeL(threads=10**20), "threads 100000000000000000000: must be 1,024 or less"),
-        (lambda: mbrace.ExactMatch(pattern="("), r"pattern '\(': missing \)"),
+        (lambda: mbrace.ExactMatch(pattern="("), r"pattern '\(': no regular expression \(missing \)"),
         (lambda: mbrace.TER().pairs(["a"], []), "1 hypotheses but 0 references"),
     ],
 )

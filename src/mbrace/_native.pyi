@@ -30,12 +30,10 @@ def score_window(
     eps_smoothing: bool,
     threads: int = 1,
     simd: str = "",
-    swapped: bool = False,
 ) -> tuple[list[NDArray[np.float32]], float]:
     """For each sentence the scores, (survivors, references) from 0 to 100, and the share of the time spent on encoding.
 
-    `simd` forces one of `simd_variants()`; all give the same bits. With `swapped` the references were indexed, and the
-    hypotheses are given as references: the scores, (references, hypotheses), have the same bits as the other way round.
+    `simd` forces one of `simd_variants()`; all give the same bits.
     """
 
 def attend(

@@ -61,9 +61,10 @@ def decode(
     asked only while the race is open. With `cover`, a list is instead put into an order in which the first few have the
     n-grams of all: 16 then do the work of 32 to 64, so that races end sooner (docs/choosing.md). `logprobs` of the
     pseudo-references ask for model-based weights (Jinnai et al., 2024); if copies of a pseudo-reference have different
-    ones, their average counts. A string's comparison with itself counts, as in other tools; with `exclude_self`, a
-    string is not compared with the draw that is the string itself. With `pool`, one list is drawn while the race is
-    open: there are no hypotheses, and each pseudo-reference becomes one when it is drawn.
+    ones, their average counts. A string's comparison with itself counts, as in other tools; with `exclude_self`, it is
+    left out where the hypotheses are draws themselves: in one list that is both, or with a live source, one of whose
+    draws each hypothesis is taken to be. It changes nothing where pseudo-references are given. With `pool`, one list is
+    drawn while the race is open: there are no hypotheses, and each pseudo-reference becomes one when it is drawn.
 
     With `forecast`, a race begins with a few hypotheses, and another one enters only when its expected improvement on
     the leader, forecast from hypotheses in the race that share n-grams with it, is more than this fraction of the

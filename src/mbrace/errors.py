@@ -1,4 +1,4 @@
-"""Errors and warnings that a user is meant to read, checks of options, and the hint for a missing extra."""
+"""Errors and warnings that a user is meant to read, their words, checks of options, hints for missing extras."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Parameter(NamedTuple):
     group: str = ""
 
     def __str__(self) -> str:
-        return _as_keyword(self.name, self._shown())
+        return _as_keyword(self.name, self._shown(), self.group)
 
     def __format__(self, _: str) -> str:
         return f"{_BEGIN}{_PART.join((self.name, self._shown(), self.group))}{_END}"
@@ -58,6 +58,8 @@ def plain(message: str) -> str:
 
 
 def _as_keyword(name: str, value: str, group: str = "") -> str:
+    if group == "method" and value:
+        return f'method_options={{"{name}": {value}}}'
     return f"{name}={value}" if value else name
 
 
@@ -134,17 +136,17 @@ def check_whole(name: str, value: object, *, least: int | None = None, most: int
         raise SettingError(name, value, f"must be {most:,} or less")
 
 
-def check_threads(utility: str, threads: int | None) -> None:
+def check_threads(threads: int | None) -> None:
     """Refuse a utility's number of threads unless it is at least 1, or None for all cores."""
     if threads is not None:
-        check_whole(f"{utility}: threads", threads, least=1, most=MOST_THREADS)
+        check_whole("threads", threads, least=1, most=MOST_THREADS)
 
 
-def check_switches(utility: str, thing: Any) -> None:
+def check_switches(thing: Any) -> None:
     """Refuse a dataclass with something else than True or False for a field that is one of them by default."""
     for each in fields(thing):
         if isinstance(each.default, bool) and type(value := getattr(thing, each.name)) is not bool:
-            raise UserError(f"{utility}: {each.name} {value!r}: must be True or False")
+            raise SettingError(each.name, value, "must be True or False")
 
 
 def check_number(name: str, value: object, *, least: float, most: float = math.inf) -> None:
@@ -168,3 +170,34 @@ def require(module: str, *, extra: str) -> Any:
         raise UserError(
             f"{package} is not installed ({error}); install it with: pip install 'mbrace[{extra}]'"
         ) from error
+
+
+# Words for messages and tables
+
+
+def counted(count: int, thing: str, plural: str | None = None) -> str:
+    """A count with its noun, singular or plural: "1 sentence", "1,000 sentences", "2 hypotheses"."""
+    return f"{count:,} {thing if count == 1 else plural or thing + 's'}"
+
+
+def spreadsheet_cell(value: object) -> object:
+    """A value for a CSV file: text that a spreadsheet would take for a formula is prefixed with '."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+
+
+def shown_name(path: str) -> str:
+    """The name of a file with escapes such as \\xff for control characters and bytes that are not UTF-8."""
+    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+# Control characters (but line feed and tab), which could do anything to a terminal, and those that change the direction
+# of a text, so that it reads as another one.
+_CONTROLS = [*range(9), *range(11, 32), *range(127, 160)]
+_DIRECTIONS = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+_VISIBLE = {code: f"\\x{code:02x}" for code in _CONTROLS} | {code: f"\\u{code:04x}" for code in _DIRECTIONS}
+
+
+def visible(text: str) -> str:
+    """A text for a terminal: control characters are shown as escapes, such as \\x1b."""
+    return text.translate(_VISIBLE)

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace._native import Resamples, Tally, decide_window
-from mbrace.errors import LARGEST, UserError, check_number, check_whole
-from mbrace.randomness import key
+from mbrace.errors import LARGEST, SettingError, check_number, check_whole
+from mbrace.records import key
 from mbrace.utility import implements
 
 MOST_BOOTSTRAPS = 100_000  # all are in memory at once, for every draw
@@ -304,10 +304,8 @@ class Halving:
     def draws(self, state: RaceState) -> int:
         """t_r of Algorithm 1 of Baharav and Tse."""
         if state.hypotheses > self.budget:
-            raise UserError(
-                f"budget {self.budget}: is spent before each of {state.hypotheses} different hypotheses is scored "
-                "once; give more, or fewer hypotheses"
-            )
+            each = f"each of {state.hypotheses} different hypotheses is scored once"
+            raise SettingError("budget", self.budget, f"is spent before {each}; give more, or fewer hypotheses")
         affordable = (self.budget - state.utility_calls) // state.alive
         if state.alive <= state.nbest:
             return 0 if state.draws else affordable  # nobody is left to drop: one round, which orders the list

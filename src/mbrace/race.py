@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace._native import Resamples, Tally
-from mbrace.cores import helper_threads
-from mbrace.errors import ServiceError, UserError
+from mbrace.errors import ServiceError, UserError, counted
 from mbrace.forecast import Outsiders, outsiders_of, update_forecasts
 from mbrace.prune import (
     Confidence,
@@ -31,8 +30,7 @@ from mbrace.result import Decoded, Phases, Step
 from mbrace.sampler import Drawer, Draws, Listed, Sampler, Want, checked_draws, is_all, is_function, largest, steps
 from mbrace.sentence import NOBODY, SentenceRace
 from mbrace.settings import Race
-from mbrace.utility import Ask, Scorer, Utility, implements, parallel_of
-from mbrace.wording import counted
+from mbrace.utility import Ask, Scorer, Utility, helper_threads, implements, parallel_of
 
 Watch: TypeAlias = Callable[[Record, NDArray[np.int64], Standings, NDArray[np.bool_]], None]
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, NamedTuple, TypeAlias
 
-from mbrace.errors import RecordError, UserError
-from mbrace.wording import counted
+import numpy as np
+
+from mbrace.errors import RecordError, UserError, counted
 
 PseudoReferences: TypeAlias = Sequence[str] | Iterator[str] | Callable[[int], Sequence[str]]
 
@@ -179,3 +181,27 @@ def kind(value: Any) -> str:
     names = {type(None): "null", bool: "true/false", int: "a number", float: "a number", str: "a string"}
     names |= {list: "a list", dict: "an object"}
     return names.get(type(value), type(value).__name__)
+
+
+# Random numbers depend on (seed, record id, purpose) alone: not on batches, threads, workers or the order of the corpus
+
+
+def digest(record_id: str | int, *, seed: int | None = None, purpose: str | None = None) -> int:
+    """A 64-bit hash of an id and, where given, a seed and a purpose; the same on every machine. 7 and "7" differ."""
+    name = f"{type(record_id).__name__}\0{record_id}"
+    if seed is not None:
+        name = f"{seed}\0{name}"
+    if purpose is not None:
+        name = f"{name}\0{purpose}"
+    return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+def key(seed: int, record_id: str | int, purpose: str) -> int:
+    """A 64-bit number for this seed, record and purpose."""
+    return digest(record_id, seed=seed, purpose=purpose)
+
+
+def generator(seed: int, record_id: str | int, purpose: str) -> np.random.Generator:
+    """A NumPy generator seeded with `key`."""
+    # Faster than PCG64(number), which makes the same SeedSequence
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(key(seed, record_id, purpose))))

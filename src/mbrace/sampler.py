@@ -12,10 +12,8 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from mbrace._native import covering_order
-from mbrace.errors import ServiceError, SettingError, UserError
-from mbrace.randomness import generator
-from mbrace.records import Record
-from mbrace.wording import counted
+from mbrace.errors import ServiceError, SettingError, UserError, counted
+from mbrace.records import Record, generator
 
 MOST_COVERED = 1024  # pseudo-references to put in order: their similarities are a table of all pairs
 

@@ -11,16 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace._native import Tally
-from mbrace.errors import UserError
+from mbrace.errors import UserError, counted
 from mbrace.forecast import Outsiders, View
 from mbrace.prune import PruningFunction, RaceState, SelfScheduled, Standings, planner_of, stops_by_regret
-from mbrace.randomness import key
-from mbrace.records import Record, check_logprobs
+from mbrace.records import Record, check_logprobs, key
 from mbrace.result import Candidate, Decoded, Step, UtilityTable
 from mbrace.sampler import Draws
 from mbrace.settings import Race
 from mbrace.utility import Ask, Sentence, Utility
-from mbrace.wording import counted
 
 NOBODY = np.empty(0, dtype=np.int64)  # indices of no hypothesis
 NOBODY.setflags(write=False)
@@ -115,7 +113,7 @@ class SentenceRace:
         try:
             count = planner.draws(state)
         except UserError as error:
-            raise self.record.error(str(error)) from None
+            raise self.record.error(error.message) from None
         return count if most is None else min(count, most - self.used)
 
     def add(self, draws: Draws, wanted: int) -> list[str]:

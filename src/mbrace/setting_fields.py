@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import field, fields, replace
@@ -11,7 +12,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mbrace.errors import Parameter, SettingError, UserError, check_number, check_whole
-from mbrace.removed import REMOVED, REMOVED_VALUES
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -82,6 +82,8 @@ class Settings:
                 continue
             if known.kind in (int, float, bool) and hasattr(value, "item"):  # a number of NumPy, which JSON has not
                 object.__setattr__(self, name, value := value.item())
+            elif known.kind is str and isinstance(value, os.PathLike):
+                object.__setattr__(self, name, value := os.fspath(value))
             try:
                 _check_value(name, value, known)
             except SettingError as error:
@@ -152,8 +154,8 @@ def _check_value(name: str, value: Any, known: Setting) -> None:
         check_whole(name, value, least=least, most=None if known.most == math.inf else int(known.most))
     elif known.kind is float:
         check_number(name, value, least=known.least, most=known.most)
-    elif known.choices and not known.objects and not isinstance(value, str):
-        raise SettingError(name, value, f"choose from {', '.join(known.choices)}")
+    elif known.kind is str and not known.objects and not isinstance(value, str):
+        raise SettingError(name, value, f"choose from {', '.join(known.choices)}" if known.choices else "must be text")
     elif known.choices and isinstance(value, str) and value not in known.choices:
         removed = REMOVED_VALUES.get((name, value))
         raise SettingError(name, value, removed or f"unknown{nearest(value, known.choices)}")
@@ -218,13 +220,14 @@ def typed_options(
 def typed(group: str, name: str, value: Any, hint: Any) -> Any:
     """An option that may be text as what a type hint says."""
     kinds = typing.get_args(hint) or (hint,)
-    if not isinstance(value, str) or str in kinds:
+    kind = next((each for each in (bool, int, float) if each in kinds), None)
+    if kind is None or not isinstance(value, str):
         return value
     words = {"true": True, "yes": True, "false": False, "no": False}
     try:
-        return words[value.lower()] if bool in kinds else int(value) if int in kinds else float(value)
+        return words[value.lower()] if kind is bool else kind(value)
     except (KeyError, ValueError):
-        expected = "yes or no" if bool in kinds else "a whole number" if int in kinds else "a number"
+        expected = {bool: "yes or no", int: "a whole number", float: "a number"}[kind]
         raise SettingError(name, value, f"expected {expected}", group=group) from None
 
 
@@ -260,3 +263,81 @@ def stable_name(thing: object) -> str:
     text = repr(thing)
     kind = thing if hasattr(thing, "__qualname__") else type(thing)
     return text if " at 0x" not in text else f"{kind.__module__}.{kind.__qualname__}"
+
+
+# What was removed, and what to do instead, for one release: by keyword, which is also the name of the flag and the key
+# in OUT.run.json. CHANGELOG.md names the last commit that had it.
+_POOL = (
+    "was removed: hypotheses drawn during a race scored lower by metrics that nothing was decoded with; leave it out, "
+    "or use `mbrace answer`, where each draw is a hypothesis"
+)
+_COARSE = (
+    "was removed: shortlists lost more than they saved; write one with `mbrace decode --top K` and decode that file"
+)
+_BEAM = "was removed: it gained little; leave it out for the plain beam search"
+_RETRY = "was removed: make an input of the records named in OUT.errors.jsonl, and decode that"
+_STUDY = "was removed: the study was run once, and its findings are in results/"
+_METHOD, _UTILITY, _SERVER, _RAY = (
+    f"is an option of {name} now:" for name in ("the method", "the utility", "the server", "--ray")
+)
+REMOVED: dict[str, str] = {
+    "methods": f"{_STUDY}METHODS.md",
+    "timed": f"{_STUDY}METHODS.md",
+    "drawn": f"{_STUDY}METHODS.md",
+    "strings": f"{_STUDY}STRINGS.md",
+    "states": _BEAM,
+    "recombine": _BEAM,
+    "max_behind": _BEAM,
+    "draw": "was removed: draws are made as they are needed",
+    "pool": _POOL,
+    "start": _POOL,
+    "coarse": _COARSE,
+    "coarse_top": _COARSE,
+    "coarse_model": _COARSE,
+    "qe": "was removed here: `mbrace rerank --qe MODEL --top K` writes a candidate file that `mbrace decode` reads",
+    "qe_top": "was removed: `mbrace rerank --qe MODEL --top K` writes a candidate file that `mbrace decode` reads",
+    "select": f"is a method now: {Parameter('method', 'diverse')} chooses a diverse n-best list; medoids were removed",
+    "diversity": f"{_METHOD} {Parameter('diversity', 0.5, 'method')} with {Parameter('method', 'diverse')}",
+    "aggregates": f"{_METHOD} {Parameter('aggregates', 4, 'method')}",
+    "centroids": f"{_METHOD} {Parameter('centroids', 64, 'method')}",
+    "centroid_weights": f"{_METHOD} {Parameter('weighted', True, 'method')}",
+    "rank": f"{_METHOD} {Parameter('rank', 8, 'method')}",
+    "fraction": f"{_METHOD} {Parameter('fraction', 0.125, 'method')}",
+    "fine_top": "was removed with aggregate-to-fine: the race itself drops hypotheses early",
+    "judge_server": f"{_UTILITY} {Parameter('url', 'URL', 'utility')}",
+    "judge_model": f"{_UTILITY} {Parameter('model', 'NAME', 'utility')}",
+    "judge_prompt": f"{_UTILITY} {Parameter('prompt', 'TEXT', 'utility')}",
+    "judge_budget": f"{_UTILITY} {Parameter('budget', 1000, 'utility')}",
+    "judge_answers": f"{_UTILITY} {Parameter('answers', 'FILE', 'utility')}",
+    "kind": f"is not needed now: a model with {Parameter('prompt')} is decoder-only (causal), one without is not",
+    "server_kind": f"{_SERVER} {Parameter('kind', 'completions', 'server')}",
+    "server_beam_search": f"{_SERVER} {Parameter('beam_search', True, 'server')}",
+    "samples_per_request": f"{_SERVER} {Parameter('samples_per_request', 16, 'server')}",
+    "system_prompt": f"{_SERVER} {Parameter('system_prompt', 'TEXT', 'server')}",
+    "retries": f"{_SERVER} {Parameter('retries', 6, 'server')}",
+    "workers": f"{_RAY} {Parameter('workers', 8, 'ray')}",
+    "gpus_per_worker": f"{_RAY} {Parameter('gpus_per_worker', 1, 'ray')}",
+    "shard_size": f"{_RAY} {Parameter('shard_size', 1024, 'ray')}",
+    "retry_errors": _RETRY,
+    "json": f"is {Parameter('text', False)} now",
+    "minutes": "was removed: `timeout 60m mbrace ...` ends a run after the current window, and --resume continues it",
+    "limit": "was removed: `head -n N SOURCES` makes a shorter file",
+    "saved_utilities": "was removed: --utility replay --utility-option tables=DIR races over saved utilities",
+    "races": "was removed: the report shows the races of 12 sentences of each file",
+    "csv": "was removed: --json FILE has every rating",
+    "name_a": "is an option of `mbrace judge-results` now",
+    "name_b": "is an option of `mbrace judge-results` now",
+    "exclude_self": "is for Python alone now: mbrace.decode(..., exclude_self=True)",
+    "length_alpha": f"is called {Parameter('length_penalty')} now",
+}
+REMOVED_OF = {  # of one command, where others have an option of this name or never had one
+    ("generate", "alpha"): f"is called {Parameter('length_penalty')} now",
+    ("demo", "plain"): "was removed: races are lines everywhere",
+    ("demo", "translate"): "was removed: `echo Hallo. | mbrace translate` shows the bundled translator",
+}
+REMOVED_VALUES: dict[tuple[str, str], str] = {
+    ("method", "aggregate-to-fine"): REMOVED["fine_top"],
+    ("method", "medoids"): REMOVED["select"],
+    ("qe", "learned"): "was removed: a random shortlist was better",
+    ("on_error", "retry"): _RETRY,
+}

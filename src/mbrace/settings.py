@@ -98,6 +98,7 @@ class Race(Settings):
         str,
         default="the utility's own",
         metavar="SIZES",
+        objects=True,
     )
     seed: int = setting(0, "random seed", int)
     nbest: int = setting(1, "keep and write the N best", int, least=1, most=LARGEST, metavar="N")
@@ -127,7 +128,8 @@ class Race(Settings):
     )
     exclude_self: bool = setting(
         False,
-        "do not compare a string with itself where it is also a pseudo-reference",
+        "leave each hypothesis out of its own average, where hypotheses are pseudo-references too: one list, or a live "
+        "source, whose draws they are taken for; no effect on records with pseudo-references of their own",
         bool,
         flag=None,
         excludes=tuple(
@@ -420,14 +422,6 @@ class Network(Settings):
     )
 
 
-class NetworkOptions(TypedDict, total=False):
-    """The fields of `Network` as keywords, except `model`."""
-
-    device: str | None
-    dtype: str | None
-    batch_tokens: int | None
-
-
 _HERE = {"excludes": (("server", ..., "which does not get it"),)}
 _ENCODER = {"excludes": (("server", ..., "which does not get it"), ("prompt", ..., "which is for decoder-only models"))}
 _THERE = {"needs": ("server", ...)}
@@ -517,6 +511,7 @@ PRESETS: dict[str, dict[str, dict[str, PresetRow]]] = {
     "fast": {
         "decode": {"string": _REGRET, "encoder": {"regret": 0.04, "forecast": 0.0005, "cover": True}, "pair": _REGRET},
         "translate": {
+            # a GPU draws the first 64 while beam search makes the hypotheses
             "string": {"regret": 0.04, "sampling": "arithmetic", "schedule": (64, 128, 256)},
             "encoder": {**_FEWER_STRINGS, "sampling": "arithmetic"},
             "pair": {"regret": 0.04, "sampling": "arithmetic"},

@@ -8,6 +8,7 @@ for every core.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from functools import lru_cache
@@ -386,3 +387,25 @@ def pair_columns(
         columns["sources"] = sources
     check_aligned(utility.name, **columns)
     return list(columns.values())
+
+
+# Threads
+
+
+def cores() -> int:
+    """The number of cores this process may run on (a container or `taskset` may allow fewer than the machine has)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+_most_helpers: int | None = None  # None: as many as there are cores
+
+
+def limit_helpers(threads: int | None) -> None:
+    """Let `helper_threads` return at most `threads` from now on (None: all cores)."""
+    global _most_helpers
+    _most_helpers = threads
+
+
+def helper_threads() -> int:
+    """Threads for the work around a utility that has no threads of its own: pruning, forecasts and tokenising."""
+    return cores() if _most_helpers is None else min(cores(), _most_helpers)

@@ -9,11 +9,10 @@ from functools import partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from mbrace.errors import ServiceError, UserError, warn
+from mbrace.errors import ServiceError, UserError, counted, warn
 from mbrace.records import Record
 from mbrace.result import Decoded
 from mbrace.sampler import replayable
-from mbrace.wording import counted
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

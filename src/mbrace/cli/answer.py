@@ -10,9 +10,8 @@ from mbrace.answers import Answering
 from mbrace.cli.messages import say
 from mbrace.cli.options import add_model, add_settings, add_utility, given, model_settings, utility_settings
 from mbrace.cli.runs import _ended, add_cluster, add_resume, check_run, run_on_cluster, run_with_output
-from mbrace.errors import UserError
+from mbrace.errors import UserError, counted
 from mbrace.settings import LOCAL, ModelSettings, Sampling
-from mbrace.wording import counted
 
 if TYPE_CHECKING:
     from mbrace.jobs.answer import AnswerJob, AnswerSummary

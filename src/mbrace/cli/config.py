@@ -9,10 +9,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mbrace.cli.parser import Parser, make_parser, parsers_by_command
+from mbrace.cli.parser import make_parser, parsers_by_command
 from mbrace.errors import UserError, require
-from mbrace.removed import REMOVED
+from mbrace.setting_fields import REMOVED
 
+OPTIONAL: dict[Any, str] = {None: "?", "+": "*"}  # how often an argument may come that was required
 OPTIONS = "options"  # where OUT.run.json keeps them
 COMMA_SEPARATED = ("schedule", "hold_out")  # options of several values in one word
 LEFT_OUT = ("config", "trust_config", "help")  # options that a file cannot have
@@ -22,43 +23,33 @@ TRUSTED = (
     *("server", "model", "metric_model", "qe", "encoder", "spm", "host", "public_host", "public_url", "allow_utility"),
 )
 TRUSTED_OPTIONS = ("url", "answers", "model", "prompt")  # of utilities: servers, files, models
-# Not saved in OUT.run.json: what must be given again, or is not needed, to repeat a run, and the notes in `given`.
-NOT_KEPT = (
-    *LEFT_OUT,
-    "command",
-    "output",
-    "save_utilities",
-    "resume",
-    "force",
-    "log_level",
-    "quiet",
-)
+# Not saved in OUT.run.json: what must be given again, or is not needed, to repeat a run.
+NOT_KEPT = (*LEFT_OUT, "output", "save_utilities", "resume", "force", "log_level", "quiet")
 
 
-def with_config(arguments: Sequence[str]) -> list[str]:
-    """The arguments, with those options of the `--config` file added that they do not have.
-
-    Positional arguments all come from the command line, or all from the file.
-    """
-    given = vars(_made_lenient(make_parser(arguments[0])).parse_args(arguments))
-    if given.get("config") is None:
-        return list(arguments)
-    command, path = given["command"], given["config"]
-    parser = parsers_by_command(make_parser(command))[command]
-    values = dict(read_options(path, command, parser))
-    plain = [action for action in parser._actions if not action.option_strings]
-    if any(action.dest in given for action in plain):
-        values = {action: value for action, value in values.items() if action not in plain}
-    words: dict[bool, list[str]] = {True: [], False: []}
-    for action in sorted(values, key=lambda action: plain.index(action) if action in plain else len(plain)):
-        if action.dest not in given:
-            if not given.get("trust_config"):
-                _refuse_untrusted(action, values[action], path)
-            # an option that takes all words after it must come last
-            is_open = bool(action.option_strings) and action.nargs in ("*", "+")
-            words[is_open] += _words(action, values[action], path)
-    _check_words([command, *words[False], *words[True]], path)
-    return [arguments[0], *words[False], *arguments[1:], *words[True]]
+def use_config(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Make the options in the `--config` file the defaults of the command's parser: the command line wins."""
+    words = list(arguments)[: list(arguments).index("--") if "--" in arguments else None]
+    given = {word.partition("=")[0] if word.startswith("--") else word[:2] for word in words if word.startswith("-")}
+    path = next((word.partition("=")[2] for word in words if word.startswith("--config=")), None)
+    if path is None and "--config" in words[:-1]:
+        path = words[words.index("--config") + 1]
+    command = parsers_by_command(parser).get(words[0])
+    if path is None or command is None:
+        return  # the parser says what is wrong
+    for action, value in read_options(path, words[0], command):
+        if given.intersection(action.option_strings):
+            continue
+        if "--trust-config" not in given:
+            _refuse_untrusted(action, value, path)
+        try:
+            default = _default(command, action, value, f"{path}: {_names(action)[0]}")
+        except argparse.ArgumentError as error:
+            raise UserError(f"{path}: {error}") from None
+        if default is not None:
+            action.default, action.required = default, False
+            if not action.option_strings:
+                action.nargs = OPTIONAL.get(action.nargs, action.nargs)
 
 
 def _refuse_untrusted(action: argparse.Action, value: Any, path: str) -> None:
@@ -88,11 +79,8 @@ def _names_a_function(utility: str) -> bool:
     return utility not in NAMED and ":" in utility
 
 
-def given_options(arguments: Sequence[str], parser: Parser) -> dict[str, Any]:
-    """The options that were given, by the names that `--config` knows, without those about where the output goes.
-
-    `parser` has parsed them before; it is changed here, and must not be used afterwards.
-    """
+def given_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The options that were given, by the names that `--config` knows, without those about where the output goes."""
 
     def shown(value: Any) -> Any:
         if isinstance(value, list):
@@ -103,8 +91,10 @@ def given_options(arguments: Sequence[str], parser: Parser) -> dict[str, Any]:
             return hide_credentials(value)
         return value
 
-    given = vars(_made_lenient(parser).parse_args(arguments))
-    return {name.replace("_", "-"): shown(value) for name, value in given.items() if name not in NOT_KEPT}
+    parser = parsers_by_command(make_parser(args.command))[args.command]
+    names = [action.dest for action in parser._actions if action.dest not in NOT_KEPT]
+    found = {name: getattr(args, name) for name in names if getattr(args, name) != parser.get_default(name)}
+    return {name.replace("_", "-"): shown(value) for name, value in found.items()}
 
 
 def read_options(path: str, command: str, parser: argparse.ArgumentParser) -> Iterator[tuple[argparse.Action, Any]]:
@@ -175,59 +165,28 @@ def _read(path: str) -> Any:
         raise UserError(f"--config {path}: not {kind}: {' '.join(str(error).split())}") from error
 
 
-def _words(action: argparse.Action, value: Any, path: str) -> list[str]:
-    """An option as it would be typed."""
-    name = _names(action)[0]
-    option = next((text for text in action.option_strings if text.startswith("--")), None)
-    if value is None:
-        return []
-    if action.nargs == 0 or isinstance(value, bool):
-        if not isinstance(value, bool) or action.nargs not in (0, "?"):
+def _default(parser: argparse.ArgumentParser, action: argparse.Action, value: Any, where: str) -> Any:
+    """A value as the command line would give it; None if that is as if it were not given."""
+    if action.nargs == 0 or isinstance(value, bool):  # a switch; or an option that needs no value
+        if not isinstance(value, bool | None) or action.nargs not in (0, "?"):
             expected = "true or false" if action.nargs == 0 else "a value"
-            raise UserError(f"{path}: {name}: expected {expected}, got {value!r}")
-        if action.nargs == "?" and value:
-            return [f"{option}={action.const}"]  # without a value it would take the next word
-        return [option] if value and option else []
-    values = value
+            raise UserError(f"{where}: expected {expected}, got {value!r}")
+        is_off = not value and not isinstance(action, argparse.BooleanOptionalAction)
+        return None if is_off else value if action.nargs == 0 else action.const
     if isinstance(value, Mapping) and action.metavar == "NAME=VALUE":
-        values = [f"{key}={_text(entry, name, path)}" for key, entry in value.items()]
+        value = [f"{key}={_text(entry, where)}" for key, entry in value.items()]
     elif isinstance(value, list) and action.dest in COMMA_SEPARATED:
-        values = ",".join(_text(entry, name, path) for entry in value)
+        value = ",".join(_text(entry, where) for entry in value)
     is_list = isinstance(action, argparse._AppendAction) or action.nargs in ("*", "+")
-    if isinstance(values, list) and is_list:
-        texts = [_text(entry, name, path) for entry in values]
-    else:
-        texts = [_text(values, name, path)]
-    if option is not None and action.nargs not in ("*", "+"):
-        return [f"{option}={text}" for text in texts]
-    for text in texts:
-        if text.startswith("-") and text != "-":  # it would be read as an option of its own
-            raise UserError(f"{path}: {name}: {text}: begins like an option; write ./{text}")
-    return texts if option is None else [option, *texts]
+    entries = value if isinstance(value, list) and is_list else [value]
+    found = []
+    for entry in entries if value is not None else ():
+        found.append(parser._get_value(action, _text(entry, where)))
+        parser._check_value(action, found[-1])
+    return found if is_list and found else found[0] if found else None
 
 
-def _text(value: Any, name: str, path: str) -> str:
+def _text(value: Any, where: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise UserError(f"{path}: {name}: expected text or a number, got {value!r}")
+        raise UserError(f"{where}: expected text or a number, got {value!r}")
     return str(value)
-
-
-def _check_words(words: Sequence[str], path: str) -> None:
-    """Refuse values that the command line would refuse, in a message with the file's name."""
-    try:
-        _made_lenient(make_parser(words[0])).parse_args(words)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-
-
-def _made_lenient(parser: Parser) -> Parser:
-    """The parser, changed so that it requires nothing and sets no defaults: it returns only what was given."""
-    for command in parsers_by_command(parser).values():
-        command._defaults.clear()
-        for action in command._actions:
-            action.default = argparse.SUPPRESS
-            if action.option_strings:
-                action.required = False
-            elif action.nargs in (None, "+"):
-                action.nargs = "?" if action.nargs is None else "*"
-    return parser

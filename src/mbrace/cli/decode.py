@@ -1,24 +1,31 @@
-"""`mbrace decode`: candidate files in, MBR decisions out."""
+"""`mbrace decode`, `mbrace rerank`: candidate files in, decisions out; `mbrace export`: decisions as training data."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from mbrace.cli.options import add_race, add_utility, race_settings, utility_settings
+from mbrace.cli.messages import say
+from mbrace.cli.options import add_race, add_settings, add_threads, add_utility, given, race_settings, utility_settings
 from mbrace.cli.runs import (
     add_cluster,
     add_input,
     add_output,
+    add_resume,
     add_save_utilities,
     add_top,
+    check_on_error,
     check_run,
     read_input,
     run_candidates,
+    run_with_output,
 )
+from mbrace.errors import UserError, counted
+from mbrace.settings import Network
 
 if TYPE_CHECKING:
     from mbrace.jobs.decode import DecodeJob
+    from mbrace.jobs.rerank import RerankJob
 
 
 def add(commands: Any) -> None:
@@ -56,3 +63,97 @@ def job_from(args: argparse.Namespace) -> DecodeJob:
 
     race, _ = race_settings(args, "decode")
     return DecodeJob(utility_settings(args), race, bool(args.text), args.save_utilities, args.top)
+
+
+def add_rerank(commands: Any) -> None:
+    """The options of `mbrace rerank`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "rerank",
+        help="choose by estimated quality alone, without pseudo-references",
+        description="Choose the hypothesis with the highest quality that a model estimates from the source.",
+    )
+    add_input(parser, references=False)
+    add_output(parser, window=True)
+    add_top(parser)
+    group = parser.add_argument_group("quality")
+    group.add_argument(
+        "--qe",
+        required=True,
+        metavar="MODEL",
+        help="estimates quality from the source: the folder or hub name of CometKiwi, XCOMET, a referenceless COMET, "
+        "MetricX",
+    )
+    group.add_argument("--nbest", type=int, default=1, metavar="N", help="write the N best (default: 1)")
+    add_threads(group)
+    add_settings(group, Network, without=("model",))
+    add_cluster(parser)
+    parser.set_defaults(run=run_rerank)
+
+
+def run_rerank(args: argparse.Namespace) -> int:
+    """Check every option, then choose."""
+    check_run(args)
+    return run_candidates(rerank_job(args), args)
+
+
+def rerank_job(args: argparse.Namespace) -> RerankJob:
+    """The job that was asked for."""
+    from mbrace.jobs.rerank import RerankJob
+
+    qe = Network(**{**given(args, Network), "model": args.qe})
+    return RerankJob(qe, nbest=args.nbest, window=args.window, text=bool(args.text), top=args.top)
+
+
+def add_export(commands: Any) -> None:
+    """The options of `mbrace export`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "export",
+        help="write decoded answers as data for fine-tuning",
+        description="Answers of `mbrace decode` or `translate` as JSON Lines for supervised fine-tuning, or as pairs "
+        "of the best and the worst hypothesis for preference training.",
+    )
+    parser.add_argument("answers", nargs="+", metavar="ANSWERS.jsonl", help="what mbrace decode or translate wrote")
+    parser.add_argument(
+        "-o", "--output", default="-", metavar="OUT.jsonl", help=".gz ... .parquet by suffix; - is stdout"
+    )
+    parser.add_argument(
+        "--format",
+        choices=("sft", "preference"),
+        default="sft",
+        help="sft (default): prompt and completion; preference: prompt, chosen (the answer) and rejected (the worst)",
+    )
+    parser.add_argument(
+        "--sources", metavar="FILE", help="the candidate file, or one source per line, if answers have no `source`"
+    )
+    parser.add_argument(
+        "--utilities",
+        metavar="DIR",
+        help="the worst is taken from the tables of `--save-utilities DIR` instead of the n-best list",
+    )
+    parser.add_argument(
+        "--min-gap", type=float, default=0.0, metavar="X", help="smallest difference between the utilities of a pair"
+    )
+    parser.add_argument("--prompt", default="{source}", metavar="TEXT", help="the request, with {source} in it")
+    parser.add_argument("--chat", action="store_true", help="messages with roles instead of strings")
+    parser.add_argument("--system", metavar="TEXT", help="with --chat: a system message before the prompt")
+    add_resume(parser)
+    parser.set_defaults(run=run_export)
+
+
+def run_export(args: argparse.Namespace) -> int:
+    """Check every option, then write."""
+    from mbrace.io.candidates import checked_input, expand, read_items
+    from mbrace.jobs.export import ExportJob
+
+    check_on_error(args)
+    if args.format == "preference" and args.output == "-":
+        raise UserError("--format preference: records left out go to OUT.errors.jsonl; give a file with -o OUT")
+    job = ExportJob(args.format, args.sources, args.utilities, args.prompt, args.chat, args.system, args.min_gap)
+    paths = expand(args.answers)
+    files = [*paths, *([] if args.sources is None else [args.sources])]
+    items = checked_input(lambda: read_items(paths, job.item), files, output=args.output)
+    summary = run_with_output(job, items, args)
+    kept = f", {summary.kept:,} kept from before" if summary.kept else ""
+    left = f"; {counted(summary.skipped, 'record')} left out, see {args.output}.errors.jsonl" if summary.skipped else ""
+    say(f"mbrace: {counted(summary.sentences, 'line')} written{kept}{left}")
+    return 0 if summary.signal is None else 128 + summary.signal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mbrace.wording import visible
+from mbrace.errors import visible
 
 PROMPT = "What is the capital of France? Answer in one sentence."
 

@@ -1,4 +1,4 @@
-"""`mbrace doctor`: what is installed here and what it can use; `mbrace completion`: a script for a shell."""
+"""`mbrace doctor`: what is installed here and what it can use."""
 
 from __future__ import annotations
 
@@ -13,12 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from mbrace.cli.messages import show
-from mbrace.cli.parser import make_parser, parsers_by_command
-from mbrace.cores import cores
-from mbrace.errors import require
+from mbrace.utility import cores
 
 WIDTH = 80
-SHELLS = ("bash", "zsh", "tcsh")
 # A requirement of an extra: tomli; python_version < "3.11" and extra == "config"
 NEEDED = re.compile(r"""(?P<name>[\w.-]+)[^;]*;(?P<marker>.*)extra\s*==\s*['"](?P<extra>[\w-]+)['"]""")
 OLDER = re.compile(r"""python_version\s*<\s*['"](\d+)\.(\d+)['"]""")
@@ -151,38 +148,3 @@ def _hub_cache() -> str:
     """Where models from the hub are kept."""
     home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface")
     return os.path.expanduser(os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub"))
-
-
-def add_completion(commands: Any) -> None:
-    """The options of `mbrace completion`."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "completion",
-        help="print a script that lets a shell complete commands and options",
-        description="For bash: mbrace completion bash > ~/.local/share/bash-completion/completions/mbrace; for zsh: "
-        "mbrace completion zsh > _mbrace, in a folder of $fpath. A new shell then completes commands, options, their "
-        "choices and file names.",
-    )
-    parser.add_argument("shell", choices=SHELLS, help="the shell that the script is for")
-    parser.set_defaults(run=run_completion)
-
-
-def run_completion(args: argparse.Namespace) -> int:
-    """Print the script."""
-    shtab = require("shtab", extra="completion")
-    parser = make_parser()
-    for command in parsers_by_command(parser).values():
-        for action in command._actions:
-            kind = _kind(action)
-            if kind is not None:
-                action.complete = shtab.FILE if kind == "file" else shtab.DIRECTORY  # type: ignore[attr-defined]
-    show(shtab.complete(parser, args.shell))
-    return 0
-
-
-def _kind(action: argparse.Action) -> str | None:
-    """Whether a value is the name of a file or of a folder, as its placeholder says."""
-    shown = action.metavar if isinstance(action.metavar, str) else ""
-    if shown in ("DIR", "PATH_OR_NAME", "M", "MODEL"):
-        return "directory"
-    is_file = shown in ("FILE", "DB", "OUT", "A", "B", "R", "S", "SYSTEM") or "." in shown
-    return "file" if is_file or (not action.option_strings and not shown and action.choices is None) else None

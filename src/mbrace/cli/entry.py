@@ -51,13 +51,13 @@ def _run(arguments: list[str]) -> int:
     if not arguments:
         make_parser().print_help()
         return 0
-    if any(word.partition("=")[0] == "--config" for word in arguments):
-        from mbrace.cli.config import with_config
-
-        arguments = with_config(arguments)
     parser = make_parser(arguments[0])
+    if any(word.partition("=")[0] == "--config" for word in arguments):
+        from mbrace.cli.config import use_config
+
+        use_config(parser, arguments)
     args = parser.parse_args(arguments)
-    args.arguments, args.parser = arguments, parser
+    args.arguments = arguments
     _turn_on_garbage_collection()
     with plain_messages(_level(args), parsers_by_command(parser)[args.command]._option_string_actions):
         return _status_of(lambda: args.run(args))

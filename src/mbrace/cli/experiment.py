@@ -12,11 +12,9 @@ from typing import Any
 from mbrace.cli.messages import show, shows_progress
 from mbrace.cli.options import add_utility, utility_from
 from mbrace.cli.parser import seed
-from mbrace.cores import cores
-from mbrace.errors import UserError
+from mbrace.errors import UserError, counted
 from mbrace.utilities.named import NAMED
-from mbrace.utility import Utility
-from mbrace.wording import counted
+from mbrace.utility import Utility, cores
 
 LABELS = {"chrf": "chrF", "chrf+": "chrF+", "chrf++": "chrF++", "comet": "COMET", "bleu": "BLEU"}
 

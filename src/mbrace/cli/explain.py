@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.cli.messages import show
-from mbrace.errors import UserError
+from mbrace.errors import UserError, counted
 from mbrace.prune import Bottom, Confidence, PruningFunction
 from mbrace.records import Record
 from mbrace.result import Decoded, RaceRecorder, RecordedStep
-from mbrace.wording import counted
 
 if TYPE_CHECKING:
     from mbrace.io.candidates import Item

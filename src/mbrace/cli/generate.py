@@ -1,4 +1,4 @@
-"""`mbrace generate`: candidate files from a model."""
+"""`mbrace generate`: candidate files from a model; `mbrace translate`: text in, MBR-decoded text out."""
 
 from __future__ import annotations
 
@@ -6,14 +6,33 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mbrace.cli.options import add_model, add_threads, given, model_settings
+from mbrace.cli.options import (
+    add_model,
+    add_race,
+    add_threads,
+    add_utility,
+    given,
+    model_settings,
+    race_settings,
+    utility_settings,
+)
 from mbrace.cli.parser import seed
-from mbrace.cli.runs import add_cluster, add_resume, check_run, run_here, run_on_cluster, shows_bar
+from mbrace.cli.runs import (
+    add_cluster,
+    add_output,
+    add_resume,
+    add_save_utilities,
+    check_run,
+    run_here,
+    run_on_cluster,
+    shows_bar,
+)
 from mbrace.errors import UserError
 from mbrace.settings import Sampling
 
 if TYPE_CHECKING:
     from mbrace.jobs.generate import GenerateJob
+    from mbrace.jobs.translate import TranslateJob
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -73,3 +92,48 @@ def _count_sources(args: argparse.Namespace) -> int | None:
     from mbrace.io.reading import count_lines
 
     return count_lines(args.sources) if shows_bar() and args.sources != "-" else None
+
+
+def add_translate(commands: Any) -> None:
+    """The options of `mbrace translate`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "translate",
+        help="translate text with a model and minimum Bayes risk",
+        description="Beam search makes the hypotheses, sampling the pseudo-references, a race chooses. "
+        "OUT.jsonl (.gz) gets the same fields as `mbrace decode` writes; any other OUT, and stdout, the texts alone.",
+    )
+    parser.add_argument("sources", nargs="?", default="-", metavar="SOURCES.txt", help="one per line; .gz; - is stdin")
+    add_output(parser)
+    add_save_utilities(parser)
+    add_utility(parser)
+    add_model(parser)
+    add_race(parser, preset="fast", without=("shuffle", "cover"))
+    add_cluster(parser)
+    parser.set_defaults(run=run_translate)
+
+
+def run_translate(args: argparse.Namespace) -> int:
+    """Check every option, then translate."""
+    from mbrace.io.candidates import checked_input
+    from mbrace.jobs.translate import source_items
+
+    check_run(args)
+    job = translate_job(args)
+    if args.ray is not None:
+        return run_on_cluster(job, [args.sources], args)
+    read = partial(source_items, args.sources, make_item=job.item)
+    return run_here(job, checked_input(read, [args.sources], output=args.output), args)
+
+
+def translate_job(args: argparse.Namespace) -> TranslateJob:
+    """The job that was asked for."""
+    from mbrace.jobs.decode import DecodeJob
+    from mbrace.jobs.translate import TranslateJob
+
+    model = model_settings(args)
+    race, candidates = race_settings(args, "translate" if model.server is None else "server")
+    text = args.text
+    if text is None:
+        text = not (".jsonl" in args.output or args.output.endswith(".parquet"))
+    races = DecodeJob(utility_settings(args), race, text, args.save_utilities)
+    return TranslateJob(model, candidates, races)

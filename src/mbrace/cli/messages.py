@@ -10,8 +10,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mbrace.errors import MbraceWarning, SettingError, UserError, spelled
-from mbrace.wording import visible
+from mbrace.errors import MbraceWarning, SettingError, UserError, spelled, visible
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 # The flags of parameters that have other names
@@ -22,6 +21,7 @@ FLAGS = {
     "method_options": "--method-option",
     "server_options": "--server-option",
 }
+YES_NO = {"True": "yes", "False": "no"}  # as options of methods, utilities and servers are given
 NETWORK = {"model": "--metric-model"}  # flags of a utility's network that have other names
 log = logging.getLogger("mbrace")
 _flags: Collection[str] = ()  # of the command that runs; none: all are known
@@ -65,10 +65,10 @@ def flag(name: str, value: str = "", group: str = "", *, joined: str = "=") -> s
     """A parameter as it is given on the command line; one that the command does not have keeps its name."""
     value = value.strip('"')
     if group and group != "network":
-        return f"--{group}-option {name}" + (f"={value}" if value else "")
+        return f"--{group}-option {name}" + (f"={YES_NO.get(value, value)}" if value else "")
     found = NETWORK.get(name) if group == "network" else FLAGS.get(name)
     found = found or f"--{name.replace('_', '-')}"
-    if value == "False" and found in _flags and not found.startswith("--no-"):
+    if value == "False" and (not _flags or found in _flags) and not found.startswith("--no-"):
         return f"--no-{found[2:]}"
     if _flags and found not in _flags:
         return name + (f"{joined}{value}" if value else "")

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.messages import say
 from mbrace.cli.parser import seed
-from mbrace.errors import MOST_THREADS, SettingError, UserError, check_whole
+from mbrace.errors import MOST_THREADS, SettingError, UserError, check_whole, counted
 from mbrace.forecast import MOST
 from mbrace.setting_fields import Setting, Settings, defaults_of, flag_of, nearest, table_of, typed
 from mbrace.settings import ModelSettings, Network, Race, Sampling, with_preset
 from mbrace.utilities.named import FORMS, NAMED, check_utility, kind_of, uses_model
 from mbrace.utility import Cost, Utility
-from mbrace.wording import counted
 
 if TYPE_CHECKING:
     from mbrace.jobs.decode import UtilitySettings

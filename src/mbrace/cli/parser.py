@@ -8,23 +8,22 @@ import importlib
 import itertools
 from typing import Any, NoReturn
 
-from mbrace.cli.messages import LEVELS, show
+from mbrace.cli.messages import LEVELS
 from mbrace.errors import LARGEST, UserError
-from mbrace.removed import REMOVED
-from mbrace.setting_fields import nearest
+from mbrace.setting_fields import REMOVED, REMOVED_OF, nearest
 
 COMMANDS = {  # the module of each, and its function that adds the options
     "decode": ("decode", "add"),
-    "rerank": ("rerank", "add"),
+    "rerank": ("decode", "add_rerank"),
     "score": ("score", "add"),
     "demo": ("demo", "add"),
     "generate": ("generate", "add"),
-    "translate": ("translate", "add"),
+    "translate": ("generate", "add_translate"),
     "answer": ("answer", "add"),
     "serve": ("serve", "add"),
     "train": ("train", "add"),
     "train-metric": ("train", "add_metric"),
-    "export": ("export", "add"),
+    "export": ("decode", "add_export"),
     "experiment": ("experiment", "add"),
     "compare": ("score", "add_compare"),
     "judge": ("judge", "add"),
@@ -32,8 +31,10 @@ COMMANDS = {  # the module of each, and its function that adds the options
     "mbrs-decode": ("peers", "add_mbrs"),
     "comet-mbr": ("peers", "add_comet_mbr"),
     "doctor": ("doctor", "add"),
-    "completion": ("doctor", "add_completion"),
 }
+
+
+PEERS = ("--metric", "--decoder", "--selector")  # options of mbrs-decode; others of it have underscores
 
 
 class Parser(argparse.ArgumentParser):
@@ -49,13 +50,16 @@ class Parser(argparse.ArgumentParser):
         if self._subparsers is None:  # a command
             for flag in (word.partition("=")[0] for word in words if word[:2] == "--"):
                 if flag not in self._option_string_actions:
-                    removed = REMOVED.get(flag[2:].replace("-", "_"))
+                    name = flag[2:].replace("-", "_")
+                    removed = REMOVED_OF.get((self.prog.rpartition(" ")[2], name)) or REMOVED.get(name)
                     raise UserError(f"{flag}: {removed or f'no such option{self._nearest(flag)}'}")
         elif words and words[0][:1] != "-" and words[0] not in COMMANDS:
             raise UserError(f"{words[0]}: no such command{nearest(words[0], COMMANDS)}")
         return super().parse_known_args(args, namespace)
 
     def _nearest(self, flag: str) -> str:
+        if self.prog.endswith(" decode") and ("_" in flag or flag.partition(".")[0] in PEERS):
+            return "; mbrs's and COMET's own commands are `mbrace mbrs-decode` and `mbrace comet-mbr`"
         near = difflib.get_close_matches(
             flag, [name for name in self._option_string_actions if name[:2] == "--"], n=1, cutoff=0.7
         )
@@ -82,58 +86,17 @@ def seed(text: str) -> int:
         raise argparse.ArgumentTypeError(f"invalid int value: {text!r}") from None
 
 
-PAPER = {
-    "title": "Faster Minimum Bayes Risk Decoding with Confidence-based Pruning",
-    "author": "Cheng, Julius and Vlachos, Andreas",
-    "booktitle": "Proceedings of the 2023 Conference on Empirical Methods in Natural Language Processing",
-    "year": "2023",
-    "publisher": "Association for Computational Linguistics",
-    "url": "https://aclanthology.org/2023.emnlp-main.767",
-    "doi": "10.18653/v1/2023.emnlp-main.767",
-}
-SOFTWARE = {"title": "mbrace: minimum {Bayes} risk decoding that races", "author": "{The mbrace authors}"}
-
-
-def bibtex() -> str:
-    """Two entries: the paper with the algorithm, and the running version of mbrace."""
-    from mbrace import __version__
-
-    return "\n\n".join(
-        [
-            _entry("inproceedings", "cheng-vlachos-2023-faster", PAPER),
-            _entry("software", "mbrace", {**SOFTWARE, "version": __version__}),
-        ]
-    )
-
-
-def _entry(kind: str, key: str, fields: dict[str, str]) -> str:
-    width = max(map(len, fields))
-    return "\n".join([f"@{kind}{{{key},", *(f"  {name:<{width}} = {{{text}}}," for name, text in fields.items()), "}"])
-
-
-class _Cite(argparse.Action):
-    """Prints what to cite, and exits."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        """Print the entries and exit."""
-        show(bibtex())
-        parser.exit()
-
-
 def make_parser(command: str | None = None) -> Parser:
     """The parser of `command`, or of all commands if it is not one: importing all takes longer than a small run.
 
-    With `--version` or `--cite` as `command`, no command is imported.
+    With `--version` as `command`, no command is imported.
     """
     from mbrace import __version__
 
     parser = Parser(prog="mbrace", description="Minimum Bayes risk decoding that races (Cheng & Vlachos, EMNLP 2023).")
     parser.add_argument("--version", action="version", version=f"mbrace {__version__}")
-    parser.add_argument(
-        "--cite", action=_Cite, nargs=0, default=argparse.SUPPRESS, help="print what to cite, as BibTeX, and exit"
-    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
-    wanted = () if command in ("--version", "--cite") else [command] if command in COMMANDS else COMMANDS
+    wanted = () if command == "--version" else [command] if command in COMMANDS else COMMANDS
     for name in wanted:
         module, add = COMMANDS[name]
         getattr(importlib.import_module(f"mbrace.cli.{module}"), add)(commands)

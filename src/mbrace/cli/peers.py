@@ -19,9 +19,8 @@ import numpy as np
 
 from mbrace.cli.messages import say
 from mbrace.cli.options import race_settings, utility_settings
-from mbrace.errors import UserError
+from mbrace.errors import UserError, counted
 from mbrace.utilities.named import NAMED
-from mbrace.wording import counted
 
 if TYPE_CHECKING:
     from mbrace.records import Record

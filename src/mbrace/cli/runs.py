@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.messages import log, say, shows_progress
 from mbrace.cli.options import check_threads, cost_text, options_from, report_truncated
-from mbrace.errors import SettingError, UserError
+from mbrace.errors import SettingError, UserError, counted
 from mbrace.setting_fields import nearest, typed
 from mbrace.utility import Cost
-from mbrace.wording import counted
 
 if TYPE_CHECKING:
     from mbrace.io.candidates import Item
@@ -72,9 +71,8 @@ def add_resume(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--on-error",
         default="stop",
-        metavar="{stop,skip,retry}",
-        help="a bad record stops the run (default), or is set aside in OUT.errors.jsonl; retry, with --resume: try the "
-        "records there again first",
+        metavar="{stop,skip}",
+        help="a bad record stops the run (default), or is set aside in OUT.errors.jsonl",
     )
 
 
@@ -159,6 +157,7 @@ def read_input(args: argparse.Namespace) -> tuple[Iterable[Item], int | None]:
                 raise UserError(f"--num-candidates: write `--hypotheses {args.candidates[0]}` for a flat text file")
             raise UserError("CANDIDATES.jsonl and --hypotheses: give one kind of input")
         paths = expand(args.candidates)
+        _refuse_flat_text(paths)
         return checked_input(lambda: read_items(paths), paths, output=args.output), _count_records(paths)
     if args.hypotheses is None or args.num_candidates is None or (args.needs_source and args.source is None):
         with_source = " and --source S.txt" if args.needs_source else ""
@@ -168,6 +167,17 @@ def read_input(args: argparse.Namespace) -> tuple[Iterable[Item], int | None]:
     files = list(filter(None, (args.hypotheses, args.references, args.source)))
     read = partial(read_flat, args.hypotheses, args.references, source=args.source, **sizes)
     return checked_input(read, files, output=args.output), None
+
+
+def _refuse_flat_text(paths: list[str]) -> None:
+    """Refuse lines of text where JSON Lines are expected, and say how to give them."""
+    for path in paths:
+        if path.endswith(".txt") and os.path.isfile(path):
+            with open(path, "rb") as file:
+                start = file.read(64).lstrip()
+            if start and start[:1] != b"{":
+                flat = f"--hypotheses {path} --num-candidates N"
+                raise UserError(f"{path}: is not JSON Lines; for text with N hypotheses per source give {flat}")
 
 
 def _count_records(paths: list[str]) -> int | None:
@@ -204,7 +214,7 @@ def run_with_output(job: Job, items: Iterable[Item], args: argparse.Namespace, *
         on_error=args.on_error,
         handle_signals=True,
         progress=shows_progress(),
-        options=None if args.output == "-" else given_options(args.arguments, args.parser),
+        options=None if args.output == "-" else given_options(args),
         **options,
     )
 
@@ -227,7 +237,7 @@ def run_on_cluster(job: Job, inputs: list[str], args: argparse.Namespace) -> int
             force=args.force,
             on_error=args.on_error,
             progress=progress,
-            options=given_options(args.arguments, args.parser),
+            options=given_options(args),
         )
     return _ended(summary, args)
 

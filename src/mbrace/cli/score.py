@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from mbrace.cli.messages import show
 from mbrace.cli.options import add_utility, report_cost, report_truncated, utility_from
 from mbrace.cli.parser import seed
-from mbrace.errors import UserError, check_whole
+from mbrace.errors import UserError, check_whole, counted
 from mbrace.utility import truncated_texts, utility_cost
-from mbrace.wording import counted
 
 if TYPE_CHECKING:
     from mbrace.experiments.significance import Comparison

@@ -13,8 +13,7 @@ from mbrace.errors import ServiceError, UserError, require
 from mbrace.io.candidates import Item, lines_of
 from mbrace.io.reading import shown_path, without_blank_end
 from mbrace.jobs.run import Job, Summary, Worker
-from mbrace.randomness import digest
-from mbrace.records import Record
+from mbrace.records import Record, digest
 from mbrace.result import Phases
 
 NOT_SPENT = ("kept", "skipped", "seconds", "phases", "signal")  # of a summary: what the driver counts, or adds apart

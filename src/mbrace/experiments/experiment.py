@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from mbrace.errors import UserError, require, warn
+from mbrace.errors import UserError, require, spreadsheet_cell, warn
 from mbrace.experiments import studies
 from mbrace.experiments.claims import claims, margins, table_rows
 from mbrace.experiments.races import load_races, record_races, save_races
@@ -37,7 +37,6 @@ from mbrace.metrics.bleu import BLEU
 from mbrace.metrics.chrf import ChrF
 from mbrace.records import Record
 from mbrace.utility import Utility
-from mbrace.wording import spreadsheet_cell
 
 # Metrics that score every decision against the human reference, whatever decoded it: a metric that decoded is gamed.
 OTHER_METRICS: dict[str, Utility] = {"chrF++": ChrF(), "BLEU": BLEU()}

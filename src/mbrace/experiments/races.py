@@ -15,8 +15,7 @@ from mbrace.experiments.tables import Table
 from mbrace.experiments.trials import measure, sample
 from mbrace.io.atomic import replace_file
 from mbrace.prune import Confidence
-from mbrace.randomness import key
-from mbrace.records import Record
+from mbrace.records import Record, key
 from mbrace.result import RaceRecorder, RecordedStep
 from mbrace.settings import Race
 from mbrace.utilities.replay import Replay

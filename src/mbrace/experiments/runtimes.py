@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from mbrace.api import decode_corpus
-from mbrace.cores import cores
 from mbrace.errors import require
 from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import CandidateFile, slug
@@ -24,7 +23,7 @@ from mbrace.models.hypotheses import CandidateModel, live_candidates
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.result import Phases
 from mbrace.settings import Race, Sampling
-from mbrace.utility import Utility
+from mbrace.utility import Utility, cores
 
 BEAM = 10  # the width of beam search in the paper's table
 WINDOW = 64  # sentences that race at the same time

@@ -21,13 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import UserError
+from mbrace.errors import UserError, shown_name
 from mbrace.io.atomic import replace_file
 from mbrace.io.candidates import read_records
 from mbrace.records import Record
 from mbrace.utilities.replay import Replay
 from mbrace.utility import Ask, Sentence, Utility
-from mbrace.wording import shown_name
 
 SPLITS = {"valid": "valid", "validation": "valid", "dev": "valid", "test": "test"}
 ENDINGS = re.compile(r"(\.jsonl|\.json)?(\.gz|\.xz|\.bz2|\.zst)?$")

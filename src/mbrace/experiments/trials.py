@@ -24,8 +24,7 @@ from mbrace.errors import UserError
 from mbrace.experiments.tables import Table
 from mbrace.io.atomic import replacing
 from mbrace.prune import Bottom, Confidence, PruningFunction, Standings
-from mbrace.randomness import generator, key
-from mbrace.records import Record
+from mbrace.records import Record, generator, key
 from mbrace.settings import Race
 from mbrace.utilities.replay import Replay
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from mbrace.errors import FORCE, LARGEST, RESUME, Parameter, SettingError, UserError, check_whole, require
+from mbrace.errors import FORCE, LARGEST, RESUME, Parameter, SettingError, UserError, check_whole, require, warn
 from mbrace.io.atomic import OPEN, TEMPORARY, lock, write_all
 from mbrace.io.candidates import Bad, lines_of
 from mbrace.io.compression import PACKED, check_packing, pack, packing_of, pop_full_members
@@ -34,7 +34,12 @@ EXISTS = f"exists; use {RESUME} to continue it or {FORCE} to replace it"
 def answer_line(answer: Decoded, *, text: bool, nbest: int) -> bytes:
     """One output line: the text alone, or a JSON object."""
     if text:
-        return valid_unicode(answer.text, "Plain text").replace("\r", " ").replace("\n", " ").encode() + b"\n"
+        line = answer.text.replace("\r", " ").replace("\n", " ")
+        if line != answer.text:
+            warn(
+                f"plain text has one line per answer: line breaks become spaces; {Parameter('text', False)} keeps them"
+            )
+        return valid_unicode(line, "Plain text").encode() + b"\n"
     fields: dict[str, Any] = {
         "id": answer.id,
         "text": answer.text,

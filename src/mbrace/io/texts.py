@@ -9,12 +9,11 @@ from typing import Any
 
 import orjson
 
-from mbrace.errors import UserError, warn
+from mbrace.errors import UserError, counted, warn
 from mbrace.io.compression import without_packing
 from mbrace.io.parquet import parquet_rows
 from mbrace.io.reading import parse_json, read_lines, shown_path
 from mbrace.records import kind
-from mbrace.wording import counted
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from mbrace.answers import Answer, Answering, CountedSource, Prompt, answers, prompt_of
-from mbrace.errors import Parameter, RecordError, ServiceError, SettingError, UserError, check_whole
+from mbrace.errors import Parameter, RecordError, ServiceError, SettingError, UserError, check_whole, counted
 from mbrace.io.candidates import Bad, Item, checked_input
 from mbrace.io.reading import json_line, parse_json
 from mbrace.jobs.decode import AnyUtility, describe_utility, load_utility
@@ -22,7 +22,6 @@ from mbrace.setting_fields import settings_from, split
 from mbrace.settings import LOCAL, ModelSettings, Sampling
 from mbrace.utility import Cost, Utility, as_utility, truncated_texts, utility_cost
 from mbrace.windows import OnError
-from mbrace.wording import counted
 
 if TYPE_CHECKING:
     from mbrace.servers.server import Server

@@ -11,14 +11,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mbrace.errors import Parameter, RecordError, SettingError, UserError, check_number
+from mbrace.errors import Parameter, RecordError, SettingError, UserError, check_number, counted
 from mbrace.io.candidates import Bad, Item, Paths, Row, checked_input, expand, location_of, read_items
 from mbrace.io.reading import json_line, parse_json
 from mbrace.io.texts import read_texts
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.records import Location, Record, kind
 from mbrace.utilities.replay import file_name, read_table
-from mbrace.wording import counted
 
 FORMATS = ("sft", "preference")
 PROMPT = "{source}"

@@ -83,7 +83,7 @@ class RerankJob:
         """Load the quality utility."""
         qe = Network(model=self.qe) if isinstance(self.qe, str) else self.qe
         if isinstance(qe, Network):
-            from mbrace.utilities.quality import load_quality
+            from mbrace.utilities.named import load_quality
 
             options = {name: value for name, value in vars(qe).items() if name != "model"}
             qe = load_quality(qe.model or "", threads=threads, **options)

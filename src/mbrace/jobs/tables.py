@@ -14,21 +14,11 @@ from mbrace.api import decode_corpus
 from mbrace.errors import UserError, require
 from mbrace.io.output import answer_line
 from mbrace.io.reading import parse_json, valid_unicode
-from mbrace.records import HYPOTHESES_ALIASES, Location, Record, record_from
+from mbrace.records import FIELDS, Location, Record, record_from
 from mbrace.result import Decoded
 from mbrace.settings import Race
 
 ROWS_AT_A_TIME = 64
-FIELDS = (
-    "id",
-    "source",
-    "reference",
-    "hypotheses",
-    *HYPOTHESES_ALIASES,
-    "pseudo_references",
-    "references",
-    "logprobs",
-)
 NUMBERS = ("index", "utility_calls", "pairs_scored", "strings", "pseudo_references", "quality_calls")
 OPTIONAL = ("quality_calls", "nbest")  # columns that are added only if some answer has a value
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, Protocol, TypeVar
 
-from mbrace.wording import counted, visible
+from mbrace.errors import counted, visible
 
 Value = TypeVar("Value")
 log = logging.getLogger("mbrace")

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from mbrace.errors import UserError
+from mbrace.errors import UserError, counted
 from mbrace.judge.store import check_ours
-from mbrace.wording import counted
 
 _SCORE = {"A": 1, "B": -1, "tie": 0}
 _HEADING = " " * 12 + " A better B better   ties  skips   sign test p   A ahead   B ahead"

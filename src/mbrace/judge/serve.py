@@ -15,12 +15,11 @@ from urllib.parse import urlsplit
 
 import uvicorn
 
-from mbrace.errors import SettingError, UserError
+from mbrace.errors import SettingError, UserError, counted, shown_name
 from mbrace.judge.app import Site, create_app
 from mbrace.judge.items import PredictionPair, read_prediction_pairs, sample
 from mbrace.judge.store import Store, open_study
 from mbrace.serve.limits import is_loopback, limited_config, listen
-from mbrace.wording import counted, shown_name
 
 
 def judge(

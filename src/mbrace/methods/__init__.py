@@ -81,8 +81,8 @@ class StandardMBR:
         for record in records:
             if is_all(self.schedule) and is_function(record.pseudo_references):
                 raise record.error(
-                    'schedule "all": this method takes all pseudo-references at once, and a function has no last one; '
-                    "give the sizes"
+                    f"{Parameter('schedule', 'all')}: this method takes all pseudo-references at once, and a function "
+                    "has no last one; give the sizes"
                 )
         open_ones = [record for record in records if len(set(record.hypotheses)) > 1]
         wants = [Want(index, 0, 1 << 62 if most is None else most) for index in range(len(open_ones))]
@@ -155,10 +155,10 @@ def method_of(method: Method | str | None) -> Method | None:
         return None
     if isinstance(method, str):
         if method not in METHODS:
-            raise UserError(f"method {method!r}: unknown; choose from {', '.join([RACE, *METHODS])}")
+            raise SettingError("method", method, f"unknown; choose from {', '.join([RACE, *METHODS])}")
         return cast(Method, method_class(method)())
     if isinstance(method, type) or not hasattr(method, "decode"):
-        raise UserError(f"method {method!r}: give a name such as 'aggregate', or an object such as mbrace.LowRank()")
+        raise SettingError("method", method, "give a name such as 'aggregate', or an object such as mbrace.LowRank()")
     return method
 
 
@@ -185,4 +185,4 @@ def check_saving(method: Method | None, *, parameter: str = "save_utilities") ->
 
 def refused(method: object, utility: Utility, why: str) -> UserError:
     """The error about a utility that a method does not work with."""
-    return UserError(f"method {name_of(method)}: utility {utility.name} {why}, or another method")
+    return SettingError("method", name_of(method), f"utility {utility.name} {why}, or another method")

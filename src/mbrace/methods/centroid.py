@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from mbrace.errors import LARGEST, check_whole
 from mbrace.methods import StandardMBR, StartedBy, refused, with_cost
 from mbrace.methods.aggregate import aggregates_of, weighted
-from mbrace.randomness import key
-from mbrace.records import Record
+from mbrace.records import Record, key
 from mbrace.result import Decoded
 from mbrace.sampler import Draws
 from mbrace.utility import Scorer, Sentence, Utility

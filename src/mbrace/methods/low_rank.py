@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from mbrace.errors import SettingError, check_number, check_whole
 from mbrace.methods import StandardMBR, StartedBy, refused, with_cost
-from mbrace.randomness import generator
-from mbrace.records import Record
+from mbrace.records import Record, generator
 from mbrace.result import Decoded
 from mbrace.utility import Ask, SelfScaledUtility, Sentence, Utility
 

@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.cores import cores
-from mbrace.utility import Ask, Sentence, check_aligned
+from mbrace.utility import Ask, Sentence, check_aligned, cores
 
 Metric = TypeVar("Metric", bound="Multithreaded")
 

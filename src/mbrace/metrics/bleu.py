@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace import _native
-from mbrace.errors import UserError, check_number, check_switches, check_threads, check_whole, require
+from mbrace.errors import SettingError, check_number, check_switches, check_threads, check_whole, require
 from mbrace.metrics.base import Multithreaded
 from mbrace.utility import Ask, Sentence, check_aligned
 
@@ -45,19 +45,17 @@ class BLEU(Multithreaded):
     needs_source: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_switches("BLEU", self)
+        check_switches(self)
         if self.smooth_method not in SMOOTHING_VALUES:
-            raise UserError(
-                f"BLEU: smooth_method {self.smooth_method}: unknown; choose from {', '.join(SMOOTHING_VALUES)}"
-            )
+            known = ", ".join(SMOOTHING_VALUES)
+            raise SettingError("smooth_method", self.smooth_method, f"unknown; choose from {known}")
         if self.smooth_value is not None:
             if SMOOTHING_VALUES[self.smooth_method] is None:
-                raise UserError(
-                    f"BLEU: smooth_value: only valid with smooth_method floor or add-k, not {self.smooth_method}"
-                )
-            check_number("BLEU: smooth_value", self.smooth_value, least=0)
-        check_whole("BLEU: max_ngram_order", self.max_ngram_order, least=1, most=MAX_ORDER)
-        check_threads("BLEU", self.threads)
+                only = f"only valid with smooth_method floor or add-k, not {self.smooth_method}"
+                raise SettingError("smooth_value", self.smooth_value, only)
+            check_number("smooth_value", self.smooth_value, least=0)
+        check_whole("max_ngram_order", self.max_ngram_order, least=1, most=MAX_ORDER)
+        check_threads(self.threads)
         if self.tokenize not in NATIVE_TOKENIZERS:
             _sacrebleu_tokenizer(self.tokenize)
 
@@ -131,11 +129,11 @@ def _sacrebleu_tokenizer(name: str) -> Callable[[str], str]:
     metrics = require("sacrebleu.metrics", extra="strings")
     known = list(metrics.BLEU.TOKENIZERS)
     if name not in known:
-        raise UserError(f"BLEU: tokenize {name}: unknown; choose from {', '.join(known)}")
+        raise SettingError("tokenize", name, f"unknown; choose from {', '.join(known)}")
     try:
         tokenizer: Callable[[str], str] = metrics.BLEU(tokenize=name).tokenizer
     except Exception as error:  # it may need another package or a download
-        raise UserError(f"BLEU: tokenize {name}: {error}") from error
+        raise SettingError("tokenize", name, str(error)) from error
     return tokenizer
 
 

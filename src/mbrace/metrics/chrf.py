@@ -6,13 +6,13 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mbrace import _native
-from mbrace.errors import UserError, check_number, check_switches, check_threads, check_whole
+from mbrace.errors import SettingError, UserError, check_number, check_switches, check_threads, check_whole
 from mbrace.metrics.base import Multithreaded
 from mbrace.race import FinishedRaces, RacePlan
 from mbrace.utility import Ask, Sentence, check_aligned
@@ -43,16 +43,14 @@ class ChrF(Multithreaded):
     needs_source: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_switches("chrF", self)
+        check_switches(self)
         for name in ("char_order", "word_order"):
-            check_whole(f"chrF: {name}", getattr(self, name), least=0)
+            check_whole(name, getattr(self, name), least=0)
         if not 1 <= self.char_order + self.word_order <= MAX_ORDERS:
-            raise UserError(
-                f"chrF: char_order {self.char_order} and word_order {self.word_order}: "
-                f"must be 1 to {MAX_ORDERS} together"
-            )
-        check_number("chrF: beta", self.beta, least=0)
-        check_threads("chrF", self.threads)
+            together = f"must be 1 to {MAX_ORDERS} together with word_order {self.word_order}"
+            raise SettingError("char_order", self.char_order, together)
+        check_number("beta", self.beta, least=0)
+        check_threads(self.threads)
         simd = os.environ.get(SIMD_VARIABLE, "")
         if simd and simd != "auto" and simd not in _native.simd_variants():
             known = ", ".join(["auto", *_native.simd_variants()])
@@ -124,46 +122,33 @@ class ChrFScorer:
     def __init__(self, utility: ChrF, sentences: Sequence[Sentence]) -> None:
         self._utility = utility
         self._threads = utility.workers
-        self._options: dict[str, Any] = {"beta": utility.beta, "eps_smoothing": utility.eps_smoothing}
-        self._options["threads"] = self._threads
         self._sentences = sentences
-        self._indexes: list[_native.ChrFIndex | None] = [None] * len(sentences)
-        self._grown: dict[int, IndexedTexts] = {}  # the references of races into which hypotheses were let in later
+        # Of each sentence: an index of its hypotheses, and more of those that join its race later.
+        self._indexes: list[list[_native.ChrFIndex]] = [[] for _ in sentences]
         self.encode_seconds = 0.0
 
-    def score(self, asks: Sequence[Ask]) -> Sequence[NDArray[np.float32]]:
+    def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float32]]:
         """The utilities of each ask, (hypotheses, references)."""
         began = time.perf_counter()
         self._index(asks)
         indexed = time.perf_counter()
-        plain = [ask for ask in asks if ask.sentence not in self._grown] if self._grown else asks
-        found, share = self._count(
-            [self._indexes[ask.sentence] for ask in plain],
-            [ask.hypotheses for ask in plain],
-            [self._utility._prepared(ask.references) for ask in plain],
+        parts = [(number, *part) for number, ask in enumerate(asks) for part in self._parts(ask)]
+        found, share = _native.score_window(
+            [index for _, index, _ in parts],
+            [rows for _, _, rows in parts],
+            [self._utility._prepared(asks[number].references) for number, _, _ in parts],
+            beta=self._utility.beta,
+            eps_smoothing=self._utility.eps_smoothing,
+            threads=self._threads,
+            simd=os.environ.get(SIMD_VARIABLE, ""),
         )
-        counted = time.perf_counter()
-        self.encode_seconds += indexed - began + share * (counted - indexed)
-        if len(plain) == len(asks):
+        self.encode_seconds += indexed - began + share * (time.perf_counter() - indexed)
+        if len(parts) == len(asks):
             return found
-        grown = [(number, ask) for number, ask in enumerate(asks) if ask.sentence in self._grown]
-        numbers = [number for number, ask in enumerate(asks) if ask.sentence not in self._grown]
-        scores = dict(zip(numbers, found, strict=True))
-        looked_up = [self._texts(ask) for _, ask in grown]
-        parts = [self._grown[ask.sentence].parts(ask.references) for _, ask in grown]
-        found, share = self._count(
-            [index for part in parts for index, _, _ in part],
-            [rows for part in parts for _, rows, _ in part],
-            [texts for texts, part in zip(looked_up, parts, strict=True) for _ in part],
-            swapped=True,
-        )
-        tables = iter(found)
-        for (number, ask), part in zip(grown, parts, strict=True):
-            scores[number] = np.empty((len(ask.hypotheses), len(ask.references)), dtype=np.float32)
-            for _, _, columns in part:
-                scores[number][:, columns] = next(tables).T
-        self.encode_seconds += share * (time.perf_counter() - counted)
-        return [scores[number] for number in range(len(asks))]
+        tables: list[list[NDArray[np.float32]]] = [[] for _ in asks]
+        for (number, _, _), table in zip(parts, found, strict=True):
+            tables[number].append(table)
+        return [np.concatenate(each) for each in tables]
 
     def race_lists(
         self, tallies: Sequence[Tally], drawn: Sequence[Sequence[str]], plan: RacePlan
@@ -176,7 +161,7 @@ class ChrFScorer:
         indexed = time.perf_counter()
         means, steps, (reading, counting, deciding) = _native.race_lists(
             list(tallies),
-            cast("list[_native.ChrFIndex]", self._indexes),
+            [index for (index,) in self._indexes],
             list(drawn),
             [self._utility._prepared(texts) for texts in drawn],
             **plan._asdict(),
@@ -187,80 +172,32 @@ class ChrFScorer:
         self.encode_seconds += indexed - began + reading
         return FinishedRaces(means, steps, counting, deciding)
 
-    def _texts(self, ask: Ask) -> tuple[str, ...]:
-        """The hypotheses of an ask."""
-        given = self._sentences[ask.sentence].hypotheses
-        return self._utility._prepared([given[row] for row in ask.hypotheses.tolist()])
-
-    def _count(self, *window: list[Any], swapped: bool = False) -> tuple[list[NDArray[np.float32]], float]:
-        """Scores for a window of indexes, their rows and references, and the share of the time spent on encoding. With
-        `swapped`, references are indexed, and hypotheses are looked up."""
-        simd = os.environ.get(SIMD_VARIABLE, "")
-        return _native.score_window(*window, **self._options, simd=simd, swapped=swapped)
-
     def _index(self, asks: Sequence[Ask]) -> None:
-        """Index the hypotheses of new sentences. If hypotheses join a race later, its references are indexed instead,
-        each once, and each new hypothesis is looked up among them, rather than all references among new hypotheses."""
-        ends: dict[int, int] = {}  # of new sentences: the index after the last hypothesis named
+        """Index hypotheses that are new, up to the last one that an ask names."""
+        ends: dict[int, int] = {}
         for ask in asks:
-            sentence, index = ask.sentence, self._indexes[ask.sentence]
-            if index is not None and len(index) == len(self._sentences[sentence].hypotheses):
-                continue  # all are indexed
             end = int(ask.hypotheses.max()) + 1
-            if index is None:
-                ends[sentence] = max(end, ends.get(sentence, 0))
-            elif end > len(index):
-                self._grown.setdefault(sentence, IndexedTexts())
-        if not ends and not self._grown:
+            if end > max(sum(map(len, self._indexes[ask.sentence])), ends.get(ask.sentence, 0)):
+                ends[ask.sentence] = end
+        if not ends:
             return
-        new = {
-            (sentence, False): self._utility._prepared(self._sentences[sentence].hypotheses[:end])
-            for sentence, end in ends.items()
-        }
-        for ask in asks:
-            if ask.sentence in self._grown:
-                unknown = self._grown[ask.sentence].unknown(ask.references)
-                new[ask.sentence, True] = new.get((ask.sentence, True), ()) + self._utility._prepared(unknown)
+        starts = {sentence: sum(map(len, self._indexes[sentence])) for sentence in ends}
         built = _native.build_indexes(
-            [texts for texts in new.values() if texts],
+            [self._utility._prepared(self._sentences[s].hypotheses[starts[s] : end]) for s, end in ends.items()],
             char_order=self._utility.char_order,
             word_order=self._utility.word_order,
             whitespace=self._utility.whitespace,
             threads=self._threads,
         )
-        for (sentence, drawn), index in zip([key for key, texts in new.items() if texts], built, strict=True):
-            if drawn:
-                self._grown[sentence].add(index)
-            else:
-                self._indexes[sentence] = index
+        for sentence, index in zip(ends, built, strict=True):
+            self._indexes[sentence].append(index)
 
-
-class IndexedTexts:
-    """The references of a race in the order in which they were drawn, with one index per time step."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-        self._indexes: list[_native.ChrFIndex] = []
-        self._starts = [0]  # the number of the first of each index
-
-    def unknown(self, texts: Sequence[str]) -> list[str]:
-        """Those not known yet, each once. They get numbers, and their index must be added next."""
-        new = [text for text in dict.fromkeys(texts) if text not in self._numbers]
-        self._numbers.update(zip(new, range(len(self._numbers), len(self._numbers) + len(new)), strict=True))
-        return new
-
-    def add(self, index: _native.ChrFIndex) -> None:
-        """Add the index of the texts that `unknown` returned last."""
-        self._indexes.append(index)
-        self._starts.append(self._starts[-1] + len(index))
-
-    def parts(self, texts: Sequence[str]) -> list[tuple[_native.ChrFIndex, NDArray[np.int64], NDArray[np.int64]]]:
-        """The indexes that hold these texts, their rows in each, and their positions in `texts`."""
-        numbers = np.array([self._numbers[text] for text in texts], dtype=np.int64)
-        found = []
-        for number, index in enumerate(self._indexes):
-            first, end = self._starts[number], self._starts[number + 1]
-            positions = np.flatnonzero((numbers >= first) & (numbers < end))
-            if len(positions):
-                found.append((index, numbers[positions] - first, positions))
-        return found
+    def _parts(self, ask: Ask) -> list[tuple[_native.ChrFIndex, NDArray[np.int64]]]:
+        """The indexes that have the hypotheses of an ask, and their rows in each."""
+        indexes = self._indexes[ask.sentence]
+        if len(indexes) == 1:
+            return [(indexes[0], ask.hypotheses)]
+        starts = np.cumsum([0, *map(len, indexes)])
+        rows = np.split(ask.hypotheses, np.searchsorted(ask.hypotheses, starts[1:-1]))
+        parts = zip(indexes, rows, starts[:-1], strict=True)
+        return [(index, some - start) for index, some, start in parts if len(some)]

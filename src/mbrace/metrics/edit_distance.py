@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import UserError, check_switches, check_threads, require
+from mbrace.errors import SettingError, check_switches, check_threads, require
 from mbrace.metrics.base import Alphabet, Multithreaded, StringMetric
 
 ERROR_RATES = {"wer": "words", "cer": "characters"}  # what each counts
@@ -40,15 +40,15 @@ class EditDistance(Multithreaded, StringMetric[str]):
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        check_switches("edit distance", self)
+        check_switches(self)
         if self.kind not in (*ERROR_RATES, *SIMILARITIES):
             known = ", ".join([*ERROR_RATES, *SIMILARITIES])
-            raise UserError(f"edit distance: kind {self.kind}: unknown; choose from {known}")
+            raise SettingError("kind", self.kind, f"unknown; choose from {known}")
         if self.unit is not None and self.unit not in UNITS:
-            raise UserError(f"edit distance: unit {self.unit}: unknown; choose from {', '.join(UNITS)}")
+            raise SettingError("unit", self.unit, f"unknown; choose from {', '.join(UNITS)}")
         if self.unit not in (None, self._unit):
-            raise UserError(f"edit distance: unit {self.unit}: {self.kind} counts {self._unit}")
-        check_threads("edit distance", self.threads)
+            raise SettingError("unit", self.unit, f"{self.kind} counts {self._unit}")
+        check_threads(self.threads)
         self._distance()
 
     @property

@@ -10,7 +10,7 @@ from decimal import Decimal
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import UserError, check_switches
+from mbrace.errors import SettingError, check_switches
 from mbrace.metrics.base import StringMetric
 
 _NUMBER = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]*)?(?:[eE][-+]?[0-9]{1,3})?")
@@ -31,12 +31,12 @@ class ExactMatch(StringMetric[str | None]):
     numbers: bool = False
 
     def __post_init__(self) -> None:
-        check_switches("exact match", self)
+        check_switches(self)
         if self.pattern is not None:
             try:
                 re.compile(self.pattern)
             except re.error as error:
-                raise UserError(f"exact match: pattern {self.pattern!r}: {error}") from error
+                raise SettingError("pattern", self.pattern, f"no regular expression ({error})") from error
 
     @property
     def name(self) -> str:

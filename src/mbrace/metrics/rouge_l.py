@@ -30,7 +30,7 @@ class RougeL(Multithreaded, StringMetric[str]):
     name: ClassVar[str] = "ROUGE-L|measure:f|stemming:no"
 
     def __post_init__(self) -> None:
-        check_threads("ROUGE-L", self.threads)
+        check_threads(self.threads)
         require("rapidfuzz.distance", extra="strings")
 
     def preparer(self) -> Callable[[str], str]:

@@ -28,7 +28,7 @@ class TER(StringMetric[tuple[str, ...]]):
     case_sensitive: bool = False
 
     def __post_init__(self) -> None:
-        check_switches("TER", self)
+        check_switches(self)
         require("sacrebleu.metrics.ter", extra="strings")
 
     @property

@@ -1,12 +1,8 @@
-"""Beam search: each open path of a source is a row of the decoder; parts of similar length are searched together.
-
-The best continuations of a source's paths are found without sorting through the totals of all ids. Ids are cut into
-chunks. A chunk among whose ids is one of the n best is itself one of the n best chunks by its maximum: if n others had
-higher maxima, those would be n better ids. So the n best chunks are found first, and then the n best of their ids.
-"""
+"""Beam search: each open path of a source is a row of the decoder; parts of similar length are searched together."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +12,8 @@ import torch
 from torch import Tensor
 
 from mbrace.models import gpu
-from mbrace.models.next_ids import log_probabilities
 from mbrace.models.search import Search, Sequences, StepDecoder, is_end, run_searches
+from mbrace.models.topk import best_totals
 
 if TYPE_CHECKING:
     from mbrace.models.live import LiveModel
@@ -33,8 +29,9 @@ def beam(
     As transformers' beam search (early_stopping=False): a source is done when no open path, at its present length,
     scores better than the worst of k finished ones. If fewer than k finished, empty rows with scores of -inf follow.
     """
-    search = _Beam(decoder, memory, limits, k, alpha, start, ends)
-    search.run(int(limits.max()))
+    with gpu.startup_lock(limits.device) as startup:
+        search = _Beam(decoder, memory, limits, k, alpha, start, ends)
+        search.run(int(limits.max()), startup)
     return search.finished()
 
 
@@ -56,6 +53,7 @@ class _Beam(Search):
     ) -> None:
         device, sources, horizon = limits.device, len(limits), int(limits.max())
         super().__init__(device, sources * k)
+        self.kernels, self.end_ids = gpu.kernels_for(device), torch.tensor(ends, device=device)
         self.k, self.ends, self.vocabulary = k, ends, 1  # known from the first step on
         lengths = range(1, horizon + 1)
         self.penalties = torch.tensor([n**alpha for n in lengths], dtype=torch.float32, device=device)
@@ -86,7 +84,7 @@ class _Beam(Search):
         logits, bias = self.state.step(self.ids)
         self.vocabulary = logits.shape[-1]
         row, scores = self.row_of_path[:, : self.paths], self.scores[:, : self.paths]
-        best, extensions = best_totals(logits, bias, scores, 2 * k, row)
+        best, extensions = best_totals(logits, bias, scores, 2 * k, row, self.state.used)
         if best.shape[1] < 2 * k:
             best = torch.nn.functional.pad(best, (0, 2 * k - best.shape[1]), value=-math.inf)
             extensions = torch.nn.functional.pad(extensions, (0, 2 * k - extensions.shape[1]))
@@ -108,6 +106,12 @@ class _Beam(Search):
         stored, too; returned are their extensions, paths and ids (sources, k), and the first one's score by length
         (sources,). Where there are fewer, scores of -inf follow.
         """
+        if self.kernels is not None:
+            split: tuple[Tensor, Tensor, Tensor, Tensor] = self.kernels.split_extensions(
+                best, extensions, self.end_ids, self.limit, self.closed, self.penalties, self.clock,
+                self.ended_scores, self.ended, self.scores, self.vocabulary,
+            )  # fmt: skip
+            return split
         k, size = self.k, self.k * self.vocabulary
         penalty = self.penalties[self.clock]
         last = (self.limit == self.clock + 1)[:, None]  # the limit ends a path, as </s> does
@@ -128,17 +132,22 @@ class _Beam(Search):
         sources, size = len(ids), ids.numel()
         if self.fixed_size and len(self.came_from) != size:
             self.came_from, self.ids = self.came_from.new_zeros(size), self.ids.new_zeros(size)
-        is_open = (self.scores > -math.inf) & ~self.closed[:, None]
-        torch.cumsum(is_open.sum(1), 0, out=self.offsets[1:])
-        before = self.row_of_path.gather(1, parents)
-        torch.sub(is_open.cumsum(1) + self.offsets[:sources, None], 1, out=self.row_of_path)
-        if self.fixed_size:  # paths that are not open go to a row beyond the last
-            to = torch.where(is_open, self.row_of_path, size).flatten()
-            for kept, of_paths in ((self.came_from, before), (self.ids, ids)):
-                kept.copy_(torch.nn.functional.pad(kept, (0, 1)).scatter_(0, to, of_paths.flatten())[:-1])
+        if self.kernels is not None and self.fixed_size and self.k <= self.kernels.MOST_PATHS:
+            self.kernels.enter_rows(
+                parents, ids, self.scores, self.closed, self.row_of_path, self.offsets, self.came_from, self.ids
+            )
         else:
-            self.came_from, self.ids = before[is_open], ids[is_open]
-        self.row_of_path.clamp_(min=0)
+            is_open = (self.scores > -math.inf) & ~self.closed[:, None]
+            torch.cumsum(is_open.sum(1), 0, out=self.offsets[1:])
+            before = self.row_of_path.gather(1, parents)
+            torch.sub(is_open.cumsum(1) + self.offsets[:sources, None], 1, out=self.row_of_path)
+            if self.fixed_size:  # paths that are not open go to a row beyond the last
+                to = torch.where(is_open, self.row_of_path, size).flatten()
+                for kept, of_paths in ((self.came_from, before), (self.ids, ids)):
+                    kept.copy_(torch.nn.functional.pad(kept, (0, 1)).scatter_(0, to, of_paths.flatten())[:-1])
+            else:
+                self.came_from, self.ids = before[is_open], ids[is_open]
+            self.row_of_path.clamp_(min=0)
         self.state.select(self.came_from, self.offsets)
         self.paths = self.k
 
@@ -170,8 +179,12 @@ class _Beam(Search):
         ended = ended.gather(1, best_first)
         size = self.k * self.vocabulary
         length = torch.where(scores > -math.inf, ended // size + 1, 0)
-        ids = follow_back(self.extensions, ended % size, length, max(1, int(length.max())), self.vocabulary)
+        follow = follow_back if self.kernels is None else self.kernels.follow_back
+        ids: Tensor = follow(self.extensions, ended % size, length, max(1, int(length.max())), self.vocabulary)
         return Sequences(ids, scores.flatten())
+
+
+ENCODED_AT_ONCE = 1 << 16  # ids of sources, padding included, whose memory is kept for several searches
 
 
 @dataclass(frozen=True)
@@ -185,32 +198,76 @@ class BeamOutputs:
     scores: Sequence[float]
 
 
-def beam_outputs(
-    model: LiveModel, sources: Sequence[str], k: int, alpha: float, max_length: int | None
-) -> list[BeamOutputs]:
-    """The outputs of each source; a source without text has one output without text."""
-    rows = model.codec.encode(sources)
-    parts = list(model.parts(rows, [k if source.strip() else 0 for source in sources]))
+class Beams:
+    """The beam searches of some sources."""
 
-    def search(number: int) -> tuple[list[list[float]], Tensor]:
+    def __init__(
+        self,
+        model: LiveModel,
+        sources: Sequence[str],
+        k: int,
+        alpha: float,
+        max_length: int | None,
+    ) -> None:
+        self._model, self._k, self._alpha, self._max_length = model, k, alpha, max_length
+        self._rows = model.codec.encode(sources)
+        counts = [k if source.strip() else 0 for source in sources]
+        self._parts = list(model.parts(self._rows, counts, max_length))
+        self._ends = list(itertools.accumulate(map(len, self._parts)))
+        self._whole = self._encoded_together()
+
+    def outputs(self) -> list[BeamOutputs]:
+        """Those of each source; a source without text has one output without text."""
+        model = self._model
+        out = [BeamOutputs([""], [0.0])] * len(self._rows)
+        found = run_searches(len(self._parts), self._search, self._write, model.device, model.concurrent_beams)
+        for part, outputs in zip(self._parts, found, strict=True):
+            for i, output in zip(part, outputs, strict=True):
+                out[i] = output
+        return out
+
+    def _encoded_together(self) -> Any:
+        """The decoder's memory of all sources, in the order of parts; None if each part is to be encoded by itself.
+
+        A GPU takes about as long for all parts as for one, if there are not too many.
+        """
+        rows = [self._rows[i] for part in self._parts for i in part]
+        by_itself = len(self._parts) < 2 or not self._model.two_searches or self._model.device.type == "cpu"
+        if by_itself or len(rows) * max(map(len, rows)) > ENCODED_AT_ONCE:
+            return None
+        try:
+            return self._model.encode(rows)
+        except torch.OutOfMemoryError:
+            return None
+
+    def _search(self, number: int) -> tuple[list[list[float]], Tensor]:
         """The scores (sources, k) of a part, and ids (sources x k, time), on the host."""
-        part = [rows[i] for i in parts[number]]
-        limits, memory = model.lengths(part, max_length), model.encode(part)
-        found = beam(model.decoder, memory, limits, k=k, alpha=alpha, start=model.start, ends=model.ends)
-        return found.scores.view(len(part), -1).tolist(), found.ids.cpu()
+        model, rows = self._model, [self._rows[i] for i in self._parts[number]]
+        with torch.inference_mode():  # here, too: it does not go over to other threads
+            limits = model.lengths(rows, self._max_length)
+            if self._whole is None:
+                memory = model.encode(rows)
+            else:
+                end = self._ends[number]
+                memory = self._whole.part(end - len(rows), end, model.padded_width(rows))
+            found = beam(
+                model.decoder, memory, limits, k=self._k, alpha=self._alpha, start=model.start, ends=model.ends
+            )
+            return found.scores.view(len(rows), -1).tolist(), found.ids.cpu()
 
-    def write(number: int, found: tuple[list[list[float]], Tensor]) -> list[BeamOutputs]:
-        texts, outputs = model.texts(found[1]), []
+    def _write(self, number: int, found: tuple[list[list[float]], Tensor]) -> list[BeamOutputs]:
+        """The outputs of the sources of a part."""
+        if number < len(self._parts) - 1:
+            gpu.wait_for_startups()
+        texts, k = self._model.texts(found[1]), self._k
+        outputs = []
         for row, scores in enumerate(found[0]):
-            real = [n for n, score in enumerate(scores) if score > -math.inf]  # the others are no outputs
-            outputs.append(BeamOutputs([texts[row * k + n] for n in real], [scores[n] for n in real]))
+            mine = texts[row * k : row * k + k]
+            if not min(scores) > float("-inf"):  # some are no outputs
+                real = [n for n, score in enumerate(scores) if score > float("-inf")]
+                mine, scores = [mine[n] for n in real], [scores[n] for n in real]
+            outputs.append(BeamOutputs(mine, scores))
         return outputs
-
-    out = [BeamOutputs([""], [0.0])] * len(rows)
-    for part, outputs in zip(parts, run_searches(len(parts), search, write), strict=True):
-        for i, output in zip(part, outputs, strict=True):
-            out[i] = output
-    return out
 
 
 def follow_back(extensions: Tensor, lasts: Tensor, lengths: Tensor, longest: int, ids: int) -> Tensor:
@@ -227,63 +284,3 @@ def follow_back(extensions: Tensor, lasts: Tensor, lengths: Tensor, longest: int
     found = (path % ids).int().permute(1, 2, 0)
     times = torch.arange(longest, device=found.device)
     return torch.where(times < lengths[:, :, None], found, -1).flatten(0, 1).contiguous()
-
-
-CHUNK = 64  # ids
-
-
-def best_totals(logits: Tensor, bias: Tensor | None, scores: Tensor, count: int, row: Tensor) -> tuple[Tensor, Tensor]:
-    """The `count` best totals of each source, best first, and their indexes, path x ids + id: both (sources, count).
-
-    Logits are (rows, ids), to which bias (ids,) is added. A total is the log-probability of an id, in the row that its
-    path is in, plus the score of the path: `row` and `scores` are (sources, paths). Of equal totals at the end of the
-    list any may be missing. Logits may be overwritten.
-    """
-    ids, paths = logits.shape[-1], scores.shape[1]
-    parts = -(-ids // CHUNK)  # chunks per row
-    kernels = gpu.kernels_for(logits.device)
-    few = paths * parts <= 2 * count
-    if few or kernels is None:
-        logprobs = log_probabilities(logits, bias, overwrite=True)
-        if few:
-            found = _of_paths(logprobs, scores, row).topk(min(count, paths * ids), dim=1)
-            return found.values, found.indices
-        highest = _maxima(logprobs, parts)
-    else:
-        highest, shifts = kernels.chunk_maxima(logits, bias, CHUNK)
-    chunks = _of_paths(highest, scores, row).topk(count, dim=1, sorted=False).indices
-    if kernels is None:
-        values, first = _chunk_totals(logprobs, scores, row, chunks)
-    else:
-        values, first = kernels.chunk_totals(logits, bias, shifts, scores, row, chunks, CHUNK)
-    best, at = values.flatten(1).topk(count, dim=1)
-    index = first.gather(1, at // CHUNK) + at % CHUNK
-    return best, index.clamp_(max=paths * ids - 1)  # a total of -inf may be one beyond the last id
-
-
-def _of_paths(of_rows: Tensor, scores: Tensor, row: Tensor) -> Tensor:
-    """Values (rows, n) for the paths of each source, (sources, paths x n), with the paths' scores added."""
-    return (of_rows[row] + scores[:, :, None]).flatten(1)
-
-
-def _chunk_totals(logprobs: Tensor, scores: Tensor, row: Tensor, chunks: Tensor) -> tuple[Tensor, Tensor]:
-    """The totals of the ids of some chunks (sources, count) of a source's paths, (sources, count, CHUNK), and the index
-    of each chunk's first, path x ids + id. Log-probabilities are (rows, ids)."""
-    ids, parts = logprobs.shape[1], -(-logprobs.shape[1] // CHUNK)
-    path, part = chunks // parts, chunks % parts
-    number = part[:, :, None] * CHUNK + torch.arange(CHUNK, device=chunks.device)
-    inside = number < ids
-    values = logprobs[row.gather(1, path)[:, :, None], number.clamp_(max=ids - 1)]
-    values += scores.gather(1, path)[:, :, None]
-    if parts * CHUNK != ids:
-        values.masked_fill_(~inside, -torch.inf)
-    return values, path * ids + part * CHUNK
-
-
-def _maxima(logprobs: Tensor, parts: int) -> Tensor:
-    """The maximum of each chunk, (rows, parts)."""
-    missing = parts * CHUNK - logprobs.shape[1]
-    if not missing:
-        return logprobs.view(len(logprobs), parts, CHUNK).amax(2)
-    whole = logprobs[:, : (parts - 1) * CHUNK].reshape(len(logprobs), parts - 1, CHUNK).amax(2)
-    return torch.cat([whole, logprobs[:, (parts - 1) * CHUNK :].amax(1, keepdim=True)], dim=1)

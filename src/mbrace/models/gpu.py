@@ -1,4 +1,4 @@
-"""How searches use a GPU: Triton kernels where they work, and steps recorded as CUDA graphs.
+"""How searches use a GPU: Triton kernels where they work, streams, and steps recorded as CUDA graphs.
 
 A step of a small decoder takes the host longer to start (each of some 200 kernels alone) than the GPU to compute. So a
 step of fixed shapes is recorded once and replayed: the host starts one thing per step. A recorded step reads and writes
@@ -8,7 +8,9 @@ of the recording only once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -20,6 +22,7 @@ from mbrace.neural.device import first_line
 
 MOST_ROWS = 16384  # more rows keep a GPU busy for longer than the host takes to start a step
 _failed: set[torch.device] = set()  # devices on which a recording has failed
+_recording = threading.Lock()  # steps are recorded one at a time
 
 
 class Recorder:
@@ -54,19 +57,14 @@ class Recorder:
 
 @cache
 def kernels_for(device: torch.device) -> ModuleType | None:
-    """The module of Triton kernels, where they can be used."""
+    """The module of Triton kernels (fused.py), where they can be used."""
     if device.type == "mps":
         return None
     try:
-        from mbrace.models import kernels
+        from mbrace.models import fused
     except ImportError:
         return None
-    return kernels if kernels.usable(device) else None
-
-
-def can_record(device: torch.device) -> bool:
-    """Whether steps can be recorded on a device."""
-    return device.type == "cuda" and torch.version.hip is None and device not in _failed
+    return fused if fused.usable(device) else None
 
 
 def record(step: Callable[[], None], device: torch.device) -> Any:
@@ -86,8 +84,54 @@ def finish(device: torch.device) -> None:
         torch.cuda.current_stream(device).synchronize()
 
 
+def empty_cache() -> None:
+    """Give memory that is not in use back to the system, while nothing is recorded: a recording must not lose any."""
+    with _recording:
+        torch.cuda.empty_cache()
+
+
+def can_record(device: torch.device) -> bool:
+    """Whether steps can be recorded on a device."""
+    return device.type == "cuda" and device not in _failed and _works(device)
+
+
+@cache
+def _works(device: torch.device) -> bool:
+    """Found out by a trial, once."""
+    if torch.version.hip is not None:
+        return False
+    try:
+        return _trial(device)
+    except Exception as error:  # the plain way is always right
+        warn(f"decoding goes on without CUDA graphs: {first_line(error)}")
+        return False
+
+
+def _trial(device: torch.device) -> bool:
+    """Whether a recorded step, replayed, gives what the plain step gives."""
+    weights = (torch.arange(64 * 64, device=device) % 7 - 3.0).view(64, 64) / 20
+    found = []
+    for recorded in (False, True):
+        x, clock = torch.ones(4, 64, device=device), torch.zeros(1, dtype=torch.int64, device=device)
+        out = torch.zeros(4, 8, device=device)
+
+        def step(x: Any = x, clock: Any = clock, out: Any = out) -> None:
+            x.copy_(torch.nn.functional.layer_norm(x @ weights + clock, (64,)))
+            out[torch.arange(4, device=device), clock] = x.topk(2, dim=1).values[:, 0]
+            clock.add_(1)
+
+        step()
+        recording = _record(step, device) if recorded else None
+        for _ in range(6):
+            step() if recording is None else recording.replay()
+        finish(device)
+        found.append((x, out, clock))
+    return all(torch.allclose(plain, replayed, atol=1e-3) for plain, replayed in zip(*found, strict=True))
+
+
 def _record(step: Callable[[], None], device: torch.device) -> Any:
-    return _captured(step, device, *_stream_and_memory(device)[:2])
+    with _recording:
+        return _captured(step, device, *_stream_and_memory(device, torch.cuda.current_stream(device))[:2])
 
 
 def _captured(step: Callable[[], object], device: torch.device, stream: Any, pool: Any) -> Any:
@@ -105,10 +149,69 @@ def _captured(step: Callable[[], object], device: torch.device, stream: Any, poo
 
 
 @cache
-def _stream_and_memory(device: torch.device) -> tuple[Any, Any, Any]:
-    """The stream on which steps are recorded and the memory of recordings, which the next recording uses again; and a
-    recording that is kept, since memory is given up with its last one."""
+def _stream_and_memory(device: torch.device, replayed_on: Any) -> tuple[Any, Any, Any]:
+    """The stream and the memory of recordings that are replayed on one stream of a device: memory is used again by the
+    next recording, but recordings that may be replayed at the same time have none in common; and a recording that is
+    kept, since memory is given up with its last one."""
     make_stream: Any = torch.cuda.Stream
-    stream, pool = make_stream(device), torch.cuda.graph_pool_handle()
+    stream, pool = make_stream(device, priority=replayed_on.priority), torch.cuda.graph_pool_handle()
     kept = torch.zeros(1, device=device)
     return stream, pool, (_captured(lambda: kept.add_(1), device, stream, pool), kept)
+
+
+_lock = threading.RLock()  # held by the search that is starting
+_changed = threading.Condition()
+_waiting = 0  # searches that hold the lock, or wait for it
+
+
+@contextmanager
+def startup_lock(device: torch.device) -> Iterator[ExitStack]:
+    """Inside, no other search starts on a GPU, until the stack is closed."""
+    with ExitStack() as startup:
+        if device.type == "cuda":
+            startup.enter_context(_counted_lock())
+        yield startup
+
+
+@contextmanager
+def _counted_lock() -> Iterator[None]:
+    global _waiting
+    with _changed:
+        _waiting += 1
+    try:
+        with _lock:
+            yield
+    finally:
+        with _changed:
+            _waiting -= 1
+            _changed.notify_all()
+
+
+def wait_for_startups() -> None:
+    """Wait until no search is starting, at most a tenth of a second: for work that keeps the host busy, too, and is not
+    urgent."""
+    with _changed:
+        _changed.wait_for(lambda: _waiting == 0, timeout=0.1)
+
+
+@contextmanager
+def on_own_stream(device: torch.device, name: str, *, urgent: bool = False, after: Any = None) -> Iterator[None]:
+    """Inside, what this thread gives a GPU to do goes into the queue of that name. The GPU begins with it when it has
+    done what is now in the queue `after`, by default the thread's usual one.
+
+    Work in an urgent queue is begun before that in others. Tensors made inside are to be used inside only, or copied to
+    the host.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    stream = _stream(device, name, -1 if urgent else 0)
+    stream.wait_stream(torch.cuda.current_stream(device) if after is None else after)
+    with torch.cuda.stream(stream):
+        yield
+
+
+@cache
+def _stream(device: torch.device, name: str, priority: int) -> Any:
+    make_stream: Any = torch.cuda.Stream
+    return make_stream(device, priority=priority)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 from mbrace.errors import RecordError, ServiceError, SettingError, UserError
 from mbrace.io.candidates import Item, bad_from
@@ -13,7 +13,7 @@ from mbrace.prune import stops_by_regret
 from mbrace.records import Location, Record
 from mbrace.sampler import Draws, Sampler, check_schedule, doubling, is_all
 from mbrace.settings import Race, Sampling
-from mbrace.utility import Utility
+from mbrace.utility import Utility, implements
 from mbrace.windows import in_groups, run_group
 
 # Hypotheses of each source; ids are those of the records.
@@ -26,6 +26,15 @@ class LiveSampler(Sampler, Protocol):
     @property
     def drawn(self) -> int:
         """Pseudo-references drawn so far."""
+
+
+@runtime_checkable
+class PrefetchingSampler(Protocol):
+    """A sampler that can draw while something else goes on."""
+
+    def begin(self, sources: Sequence[str], ids: Sequence[str | int]) -> None:
+        """Begin to draw for these sources."""
+        ...
 
 
 class OutputTexts(Protocol):
@@ -82,7 +91,7 @@ def live_candidates(
 
     They are drawn step by step on a CPU, whose time goes with the rows, and all at once on a GPU, which takes as long
     for 16 rows as for 256. If regret ends races early, a GPU draws them in blocks that end at 64 (or the first size of
-    the schedule), 128, ...; a CPU draws at once what most of these races need:
+    the schedule), 128, ..., the first block during the beam search; a CPU draws at once what most of these races need:
     the sizes up to FIRST_DRAWS.
     """
     if is_all(race.schedule):
@@ -94,7 +103,8 @@ def live_candidates(
         most_need = max(size for size in sizes if size <= max(FIRST_DRAWS, sizes[0]))
         ahead = doubling(min(max(64, sizes[0]), last), last) if on_gpu else (most_need,)
     sampler = model.sampler(seed=race.seed, ahead=ahead, **settings.options())
-    return HypothesisMaker(beam_hypotheses(model, settings), window=race.window), sampler
+    begin = cast(PrefetchingSampler, sampler).begin if on_gpu and implements(sampler, PrefetchingSampler) else None
+    return HypothesisMaker(beam_hypotheses(model, settings), window=race.window, begin=begin), sampler
 
 
 def beam_hypotheses(model: CandidateModel, settings: Sampling) -> MakeHypotheses:
@@ -103,10 +113,19 @@ def beam_hypotheses(model: CandidateModel, settings: Sampling) -> MakeHypotheses
 
 
 class HypothesisMaker:
-    """Makes the hypotheses of records, for `window` of them at a time, before they race."""
+    """Makes the hypotheses of records, for `window` of them at a time, before they race.
 
-    def __init__(self, make: MakeHypotheses, *, window: int = 64) -> None:
-        self._make, self._window = make, window
+    `begin` is called first, with the sources and ids of the window, such as to draw for them in the meantime.
+    """
+
+    def __init__(
+        self,
+        make: MakeHypotheses,
+        *,
+        window: int = 64,
+        begin: Callable[[Sequence[str], Sequence[str | int]], None] | None = None,
+    ) -> None:
+        self._make, self._window, self._begin = make, window, begin
         self.seconds = 0.0  # spent on hypotheses so far
 
     def records(self, sources: Iterable[str], *, name: str = "<stdin>") -> Iterator[Record]:
@@ -142,6 +161,8 @@ class HypothesisMaker:
     def _hypotheses(self, records: Sequence[Record]) -> Sequence[Sequence[str]]:
         started = time.perf_counter()
         sources, ids = [record.source or "" for record in records], [record.id for record in records]
+        if self._begin is not None:
+            self._begin(sources, ids)
         found = self._make(sources, ids)
         self.seconds += time.perf_counter() - started
         return found

@@ -1,22 +1,12 @@
-"""Triton kernels of searches and of a decoder's cache: a row's result depends on no other row.
+"""Triton kernels of searches and of a decoder's network, called by fused.py: a row's result depends on no other row.
 
-Imported only where Triton is. Each kernel is followed by the function that launches it.
+Rows in use come first. How many they are is read on the device (`used`), so that a recorded step takes only as long as
+they need. It is the last number of a longer tensor, so that its address is a multiple of 16 or not: kernels must not be
+compiled for each.
 """
 
-import contextlib
-import os
-from functools import cache
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
-
-from mbrace.errors import warn
-from mbrace.neural.device import first_line
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 @triton.jit
@@ -52,13 +42,24 @@ def _whole(x, best, norm, epsilon, min_p):
     return tl.where(allowed, p * 1099511627776.0, 0.0).to(tl.int64)
 
 
-@triton.jit
-def next_ids_kernel(
-    logits, bias, uniforms, ids, befores, sizes, totals, logprobs, count, epsilon, min_p,
-    HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+@triton.jit(do_not_specialize=["used"])
+def next_ids(
+    logits, bias, uniforms, ids, befores, sizes, totals, logprobs, used, count, epsilon, min_p,
+    HAS_BIAS: tl.constexpr, SOME_UNUSED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The next id of one row by inverse CDF, its interval of the summed weights, and its log-probability."""
+    """The next id of one row by inverse CDF, its interval of the summed weights, and its log-probability.
+
+    With SOME_UNUSED, id 0 from row `used` (1,) on.
+    """
     row = tl.program_id(0).to(tl.int64)
+    if SOME_UNUSED:  # noqa: SIM102  (known when compiled)
+        if row >= tl.load(used):
+            tl.store(ids + row, 0)
+            tl.store(befores + row, 0)
+            tl.store(sizes + row, 1)
+            tl.store(totals + row, 1)
+            tl.store(logprobs + row, 0.0)
+            return
     logits += row * count
     lane = tl.arange(0, BLOCK)
     best, norm = _softmax(logits, bias, count, HAS_BIAS, BLOCK)
@@ -91,27 +92,19 @@ def next_ids_kernel(
     tl.store(logprobs + row, x - best - tl.log(norm))
 
 
-def next_ids(
-    logits: Tensor, bias: Tensor | None, uniforms: Tensor, *, epsilon: float, min_p: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """As next_ids.next_ids, for logits (rows, ids) and bias (ids,), at temperature 1."""
-    logits = logits.contiguous()
-    ids = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
-    befores, sizes, totals = (torch.empty_like(ids) for _ in range(3))
-    logprobs = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
-    launch(
-        next_ids_kernel, len(logits), logits, logits if bias is None else bias, uniforms, ids, befores, sizes, totals,
-        logprobs, logits.shape[1], float(epsilon), float(min_p), HAS_BIAS=bias is not None, **_block(logits.shape[1]),
-    )  # fmt: skip
-    return ids, befores, sizes, totals, logprobs
+@triton.jit(do_not_specialize=["used"])
+def chunk_maxima(
+    logits, bias, highest, shifts, used, count, parts,
+    HAS_BIAS: tl.constexpr, SOME_UNUSED: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """The largest log-probability of each chunk of one row, and what makes its logits log-probabilities.
 
-
-@triton.jit
-def chunk_maxima_kernel(
-    logits, bias, highest, shifts, count, parts, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr
-):
-    """The largest log-probability of each chunk of one row, and what makes its logits log-probabilities."""
+    With SOME_UNUSED, nothing from row `used` (1,) on.
+    """
     row = tl.program_id(0).to(tl.int64)
+    if SOME_UNUSED:  # noqa: SIM102  (known when compiled)
+        if row >= tl.load(used):
+            return
     logits += row * count
     highest += row * parts
     lane = tl.arange(0, BLOCK)
@@ -126,22 +119,20 @@ def chunk_maxima_kernel(
     tl.store(shifts + row, shift)
 
 
-def chunk_maxima(logits: Tensor, bias: Tensor | None, chunk: int) -> tuple[Tensor, Tensor]:
-    """Of each row's log-probabilities the maximum of each chunk of that many ids, (rows, chunks), and what is to be
-    added to its biased logits, (rows,); float32. There are at least `chunk` ids, a power of two."""
-    logits = logits.contiguous()
-    rows, parts = len(logits), triton.cdiv(logits.shape[1], chunk)
-    highest = torch.empty((rows, parts), dtype=torch.float32, device=logits.device)
-    shifts = torch.empty(rows, dtype=torch.float32, device=logits.device)
-    launch(
-        chunk_maxima_kernel, rows, logits, logits if bias is None else bias, highest, shifts, logits.shape[1], parts,
-        HAS_BIAS=bias is not None, CHUNK=chunk, **_block(logits.shape[1]),
-    )  # fmt: skip
-    return highest, shifts
+@triton.jit(do_not_specialize=["parts"])
+def totals_of_paths(highest, scores, rows, out, parts, BLOCK: tl.constexpr):
+    """The values `highest` (rows, parts) of the row that one path is in, plus its score."""
+    path = tl.program_id(0).to(tl.int64)
+    highest += tl.load(rows + path) * parts
+    score = tl.load(scores + path)
+    lane = tl.arange(0, BLOCK)
+    for begin in range(0, parts, BLOCK):
+        at = begin + lane
+        tl.store(out + path * parts + at, tl.load(highest + at, mask=at < parts) + score, mask=at < parts)
 
 
 @triton.jit(do_not_specialize=["chosen", "chosen_per_source", "paths"])
-def chunk_totals_kernel(
+def chunk_totals(
     logits, bias, shifts, scores, rows, chunks, out, first, chosen, chosen_per_source, paths, count, parts,
     HAS_BIAS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
@@ -167,39 +158,211 @@ def chunk_totals_kernel(
     tl.store(first + number, path * count + begin, mask=there)
 
 
-def chunk_totals(
-    logits: Tensor, bias: Tensor | None, shifts: Tensor, scores: Tensor, rows: Tensor, chunks: Tensor, chunk: int
-) -> tuple[Tensor, Tensor]:
-    """The totals of the ids of some chunks of each source's paths, and the index of each chunk's first id.
+@triton.jit(do_not_specialize=["end_count", "k", "count"])
+def split_extensions(
+    best, extensions, ends, limits, closed, penalties, clock, ended_scores, ended, scores, kept, parents, ids,
+    best_open, end_count, k, count, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Split one source's 2k best extensions into those that end and those that stay open (see beam_search.py).
 
-    Logits are (rows, ids); shifts (rows,) are those of `chunk_maxima`. `chunks` (sources, count) are path x parts +
-    part; `rows` and `scores` (sources, paths) are those of paths. Totals are (sources, count, chunk) in float32, -inf
-    beyond the last id; indexes, path x ids + id, are (sources, count).
+    Stored are columns k to 2k of `ended_scores` and `ended`, all of scores, kept, parents and ids (sources, k), and of
+    best_open (sources,).
     """
-    logits, ids = logits.contiguous(), logits.shape[1]
-    out = torch.empty((*chunks.shape, chunk), dtype=torch.float32, device=logits.device)
-    first = torch.empty_like(chunks)
-    launch(
-        chunk_totals_kernel, triton.cdiv(chunks.numel(), 16), logits, logits if bias is None else bias, shifts,
-        scores.contiguous(), rows.contiguous(), chunks, out, first, chunks.numel(), chunks.shape[1], scores.shape[1],
-        ids, triton.cdiv(ids, chunk), HAS_BIAS=bias is not None, CHUNK=chunk, CHUNKS=16, num_warps=4,
-    )  # fmt: skip
-    return out, first
+    source = tl.program_id(0).to(tl.int64)
+    time = tl.load(clock)
+    penalty = tl.load(penalties + time)
+    lane = tl.arange(0, BLOCK)
+    inside = lane < 2 * k
+    total = tl.load(best + source * 2 * k + lane, mask=inside, other=-float("inf"))
+    extension = tl.load(extensions + source * 2 * k + lane, mask=inside, other=0)
+    parent = extension // count
+    number = extension - parent * count
+    ending = (tl.load(limits + source) == time + 1) | (lane >= 2 * k)
+    for end in range(end_count):
+        ending = ending | (number == tl.load(ends + end))
+    ends_now = ending & (tl.load(closed + source) == 0)
+    new = source * 2 * k + k + lane
+    by_length = tl.where(ends_now, tl.div_rn(total, penalty), -float("inf"))
+    tl.store(ended_scores + new, by_length, mask=lane < k)
+    tl.store(ended + new, extension + time * k * count, mask=lane < k)
+    opened = (ending == 0).to(tl.int32)
+    column = tl.cumsum(opened, 0) - 1
+    keep = (opened != 0) & (column < k)
+    to = source * k + column
+    tl.store(scores + to, total, mask=keep)
+    tl.store(kept + to, extension, mask=keep)
+    tl.store(parents + to, parent, mask=keep)
+    tl.store(ids + to, number, mask=keep)
+    missing = (lane >= tl.sum(opened, 0)) & (lane < k)
+    to = source * k + lane
+    nothing = tl.zeros_like(extension)
+    tl.store(scores + to, tl.full((BLOCK,), -float("inf"), tl.float32), mask=missing)
+    tl.store(kept + to, nothing, mask=missing)
+    tl.store(parents + to, nothing, mask=missing)
+    tl.store(ids + to, nothing, mask=missing)
+    highest = tl.max(tl.where(keep, total, -float("inf")), 0)
+    tl.store(best_open + source, tl.where(highest == -float("inf"), highest, tl.div_rn(highest, penalty)))
 
 
-@triton.jit(do_not_specialize=["capacity"])  # or Triton would compile it anew for some of its values
-def attend_kernel(
-    new, keys, values, table, out, clock, capacity, scale,
-    HEADS: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr, TIMES: tl.constexpr,
+@triton.jit(do_not_specialize=["k"])
+def count_open(scores, closed, counts, k, BLOCK: tl.constexpr):
+    """How many of one source's paths are open: none if it is closed, otherwise those with scores above -inf."""
+    source = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, BLOCK)
+    inside = lane < k
+    score = tl.load(scores + source * k + lane, mask=inside, other=-float("inf"))
+    is_open = tl.where(tl.load(closed + source) == 0, score, -float("inf")) > -float("inf")
+    tl.store(counts + source, tl.sum(is_open.to(tl.int64), 0))
+
+
+@triton.jit(do_not_specialize=["k"])
+def enter_rows(parents, ids, scores, closed, offsets, path_rows, rows, row_ids, k, BLOCK: tl.constexpr):
+    """Put one source's open paths into their rows, whose first is number offsets[source].
+
+    `path_rows` (sources, k), the row of each path, is changed in place; `rows` and `row_ids` get, for each new row, the
+    row before and the newest id.
+    """
+    source = tl.program_id(0).to(tl.int64)
+    own = source * k
+    lane = tl.arange(0, BLOCK)
+    inside = lane < k
+    parent = tl.load(parents + own + lane, mask=inside, other=0)
+    number = tl.load(ids + own + lane, mask=inside, other=0)
+    before = tl.load(path_rows + own + parent, mask=inside, other=0)
+    score = tl.load(scores + own + lane, mask=inside, other=-float("inf"))
+    is_open = tl.where(tl.load(closed + source) == 0, score, -float("inf")) > -float("inf")
+    row = tl.load(offsets + source) + tl.cumsum(is_open.to(tl.int64), 0) - 1
+    tl.debug_barrier()  # all rows before are read
+    tl.store(path_rows + own + lane, tl.maximum(row, 0), mask=inside)
+    tl.store(rows + row, before, mask=is_open)
+    tl.store(row_ids + row, number, mask=is_open)
+
+
+@triton.jit(do_not_specialize=["longest", "sources", "k", "count"])
+def follow_back(extensions, lasts, lengths, out, longest, sources, k, count, BLOCK: tl.constexpr):
+    """The ids of BLOCK finished paths, followed back from their last extensions, path x ids + id: out (paths, longest).
+
+    `lasts` and `lengths` (sources, k) are those of finished paths, `extensions` (time, sources, k) of open ones. Beyond
+    the length of a path, -1.
+    """
+    number = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    there = number < sources * k
+    source = number // k
+    length = tl.load(lengths + number, mask=there, other=0)
+    extension = tl.load(lasts + number, mask=there, other=0)
+    for before in range(longest):
+        time = longest - 1 - before
+        earlier = (time * sources + source) * k + extension // count
+        parent = tl.load(extensions + earlier, mask=there & (time + 1 < length), other=0)
+        extension = tl.where(time + 1 < length, parent, extension)
+        id = tl.where(time < length, extension % count, -1)
+        tl.store(out + number * longest + time, id.to(tl.int32), mask=there)
+
+
+@triton.jit(do_not_specialize=["used"])
+def linear(
+    x, weight, bias, out, used, units,
+    INPUTS: tl.constexpr, HAS_BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
+    ROWS: tl.constexpr, UNITS: tl.constexpr, STEP: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """A block of ROWS rows and UNITS units of weight x + bias, for the first `used` (1,) rows.
+
+    x is (rows, INPUTS), the weight (units, INPUTS). Blocks are numbered so that GROUP blocks of rows at a time share
+    what they read. ACTIVATION is none (0), SiLU (1) or ReLU (2).
+    """
+    rows = tl.load(used).to(tl.int32)
+    across = tl.cdiv(units, UNITS)
+    down = tl.cdiv(rows, ROWS)
+    block = tl.program_id(0)
+    if block >= down * across:
+        return
+    first = block // (GROUP * across) * GROUP
+    together = tl.minimum(down - first, GROUP)
+    inside = block % (GROUP * across)
+    row = (first + inside % together) * ROWS + tl.arange(0, ROWS)
+    unit = inside // together * UNITS + tl.arange(0, UNITS)
+    step = tl.arange(0, STEP)
+    left = x + tl.where(row < rows, row, 0)[:, None] * INPUTS + step[None, :]
+    right = weight + tl.where(unit < units, unit, 0)[None, :] * INPUTS + step[:, None]
+    total = tl.zeros((ROWS, UNITS), tl.float32)
+    for _ in range(0, INPUTS, STEP):
+        total = tl.dot(tl.load(left), tl.load(right), total)
+        left += STEP
+        right += STEP
+    if HAS_BIAS:
+        total += tl.load(bias + unit, mask=unit < units, other=0.0).to(tl.float32)[None, :]
+    if ACTIVATION > 0:
+        total = total.to(out.dtype.element_ty).to(tl.float32)  # rounded as a sum that is stored
+    if ACTIVATION == 1:
+        total = total / (1.0 + tl.exp(-total))
+    if ACTIVATION == 2:
+        total = tl.maximum(total, 0.0)
+    there = (row < rows)[:, None] & (unit < units)[None, :]
+    to = out + row[:, None].to(tl.int64) * units + unit[None, :]
+    tl.store(to, total.to(out.dtype.element_ty), mask=there)
+
+
+@triton.jit(do_not_specialize=["length"])
+def attend_to_memory(
+    query, keys, values, bias, offsets, out, blocks, length, scale,
+    HEADS: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, LENGTH: tl.constexpr,
+):  # fmt: skip
+    """Attention of ROWS rows of one source to its memory, in one head.
+
+    Keys and values are (sources, heads, length, size), the bias (sources, length); query and output are (rows, heads x
+    size). A source has rows offsets[source] to offsets[source + 1], in at most `blocks` blocks of ROWS.
+    """
+    block = tl.program_id(0) % blocks
+    head = tl.program_id(0) // blocks % HEADS
+    source = (tl.program_id(0) // blocks // HEADS).to(tl.int64)
+    last = tl.load(offsets + source + 1)
+    begin = tl.load(offsets + source) + block * ROWS
+    if begin >= last:
+        return
+    row = begin + tl.arange(0, ROWS)
+    unit = tl.arange(0, WIDE)
+    own = unit < SIZE
+    both = (row < last)[:, None] & own[None, :]
+    at = row[:, None] * (HEADS * SIZE) + head * SIZE + unit[None, :]
+    q = tl.load(query + at, mask=both, other=0.0)
+    keys += (source * HEADS + head) * length * SIZE
+    values += (source * HEADS + head) * length * SIZE
+    best = tl.full((ROWS,), -float("inf"), tl.float32)
+    norm = tl.zeros((ROWS,), tl.float32)
+    mixed = tl.zeros((ROWS, WIDE), tl.float32)
+    for start in range(0, length, LENGTH):
+        place = start + tl.arange(0, LENGTH)
+        there = place < length
+        k = tl.load(keys + place[None, :] * SIZE + unit[:, None], mask=there[None, :] & own[:, None], other=0.0)
+        hidden = tl.load(bias + source * length + place, mask=there, other=-float("inf")).to(tl.float32)
+        s = tl.dot(q, k, input_precision="ieee") * scale + hidden[None, :]
+        higher = tl.maximum(best, tl.max(s, 1))
+        weights = tl.exp(s - higher[:, None])
+        shrink = tl.exp(best - higher)
+        v = tl.load(values + place[:, None] * SIZE + unit[None, :], mask=there[:, None] & own[None, :], other=0.0)
+        norm = norm * shrink + tl.sum(weights, 1)
+        mixed = mixed * shrink[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+        best = higher
+    tl.store(out + at, (mixed / norm[:, None]).to(out.dtype.element_ty), mask=both)
+
+
+@triton.jit(do_not_specialize=["used", "capacity"])  # or Triton would compile it anew for some of its values
+def attend(
+    new, keys, values, table, out, clock, used, capacity, scale,
+    HEADS: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr, TIMES: tl.constexpr, SOME_UNUSED: tl.constexpr,
 ):  # fmt: skip
     """Self-attention of the newest position of one row, in one head.
 
     `new` (rows, 3, heads, size) is its query, key and value; key and value are stored in the cache (room, capacity,
     heads, size) at the time that `clock` holds. Earlier ones are those of row table[earlier time, row], TIMES of them
-    at a time. Memory is slow, so whatever can be read is asked for before it is needed.
+    at a time. Memory is slow, so whatever can be read is asked for before it is needed. With SOME_UNUSED, nothing from
+    row `used` (1,) on.
     """
     past = tl.load(clock)
     row = (tl.program_id(0) // HEADS).to(tl.int64)
+    if SOME_UNUSED:  # noqa: SIM102  (known when compiled)
+        if row >= tl.load(used):
+            return
     head = tl.program_id(0) % HEADS
     unit = tl.arange(0, WIDE)
     own = unit < SIZE
@@ -231,45 +394,3 @@ def attend_kernel(
         mixed = mixed * shrink + tl.sum(weights[:, None] * v, 0)
         best = higher
     tl.store(out + row * (HEADS * SIZE) + head * SIZE + unit, (mixed / norm).to(out.dtype.element_ty), mask=own)
-
-
-def attend(new: Tensor, keys: Tensor, values: Tensor, table: Tensor, time: Tensor) -> Tensor:
-    """Self-attention (rows, heads x size) of the newest position; `new` is (rows, 3, heads, size).
-
-    The caches keys and values are (room, capacity, heads, size): position `time` is stored there, and the earlier ones
-    of a row are those of rows table[earlier, row]; table is (room, capacity) int32. `time` (1,) is int64.
-    """
-    rows, _, heads, size = new.shape
-    out = new.new_empty((rows, heads * size))
-    launch(
-        attend_kernel, rows * heads, new, keys, values, table, out, time, keys.shape[1], size**-0.5,
-        HEADS=heads, SIZE=size, WIDE=triton.next_power_of_2(size), TIMES=8, num_warps=1,
-    )  # fmt: skip
-    return out
-
-
-def _block(width: int) -> dict[str, int]:
-    return {"BLOCK": min(2048, triton.next_power_of_2(width)), "num_warps": 4}
-
-
-def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
-    """Run a kernel on the device of its first argument; on a CPU, in Triton's interpreter."""
-    device = arguments[0].device
-    with contextlib.nullcontext() if device.type == "cpu" else torch.cuda.device(device):
-        kernel[(programs,)](*arguments, **constants)
-
-
-@cache
-def usable(device: torch.device) -> bool:
-    """Whether kernels run on a device: an NVIDIA GPU from Ampere on (a CPU: in Triton's interpreter, for tests)."""
-    if device.type == "cpu":
-        return INTERPRETED
-    if torch.version.hip is not None or torch.cuda.get_device_capability(device) < (8, 0):
-        return False
-    try:
-        logits = torch.zeros(1, 128, device=device)
-        next_ids(logits, None, logits[0, :1].double(), epsilon=0.0, min_p=0.0)
-    except Exception as error:  # such as no compiler for Triton's launcher
-        warn(f"decoding goes on without Triton kernels: {first_line(error)}")
-        return False
-    return True

@@ -12,8 +12,8 @@ from mbrace import _native
 from mbrace.models import gpu
 from mbrace.neural.device import has_16_bits
 
-# As kernels.attend and attend_on_cpu: (new, keys, values, table, time) to the attention's output.
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+# As fused.attend and attend_on_cpu: (new, keys, values, table, time, used) to the attention's output.
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, "Tensor | None"], Tensor]
 
 
 FIRST_ROOM = 64  # time steps that there is room for at first: when it grows, the GPU waits and steps are recorded anew
@@ -26,9 +26,9 @@ def cache_for(
 
     `shared` says that rows will come to share their past, as those of a beam do.
     """
-    kernels = gpu.kernels_for(device)
-    if kernels is not None:
-        return IndexedCache(dtype, layers, kernels.attend, shape, device, recordable=True)
+    fused = gpu.kernels_for(device)
+    if fused is not None:
+        return IndexedCache(dtype, layers, fused.attend, shape, device, recordable=True)
     if device.type == "cpu" and has_16_bits(dtype):
         # a CPU multiplies matrices of 16 bits faster, but attends to one position four times as slowly as in 32 bits
         dtype = torch.float32
@@ -37,8 +37,10 @@ def cache_for(
     return CopiedCache(dtype, layers)
 
 
-def attend_on_cpu(new: Tensor, keys: Tensor, values: Tensor, table: Tensor, time: Tensor) -> Tensor:
-    """As kernels.attend: self-attention (rows, heads x size) of the newest position; keys and values are float32.
+def attend_on_cpu(
+    new: Tensor, keys: Tensor, values: Tensor, table: Tensor, time: Tensor | int, used: Tensor | None = None
+) -> Tensor:
+    """As fused.attend: self-attention (rows, heads x size) of the newest position; keys and values are float32.
 
     One thread does it: torch's others, which spin between their own work, leave no core for more (see docs/kernel.md).
     """
@@ -74,7 +76,7 @@ class CopiedCache:
         """Room is made while attending."""
         return False
 
-    def attend(self, layer: int, new: Tensor) -> Tensor:
+    def attend(self, layer: int, new: Tensor, used: Tensor | None = None) -> Tensor:
         """Store the newest key and value, and attend: (rows, heads x size); `new` (rows, 3, heads, size) is q, k, v."""
         if self._time == self._room:
             self._grow(new)
@@ -149,12 +151,12 @@ class IndexedCache:
         self._grow(rows)
         return True
 
-    def attend(self, layer: int, new: Tensor) -> Tensor:
+    def attend(self, layer: int, new: Tensor, used: Tensor | None = None) -> Tensor:
         """Store the newest key and value, and attend: (rows, heads x size); `new` (rows, 3, heads, size) is q, k, v."""
         if layer == 0 and (self._time >= self._room or len(new) > self._capacity):
             self._shape = (new.shape[2], new.shape[3])
             self._grow(len(new))
-        return self._attend(new, self._cache[2 * layer], self._cache[2 * layer + 1], self._table, self._clock)
+        return self._attend(new, self._cache[2 * layer], self._cache[2 * layer + 1], self._table, self._clock, used)
 
     def advance(self) -> None:
         """All layers have attended: go on to the next time step."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,8 @@ from torch import Tensor
 from mbrace.api import decode_corpus
 from mbrace.errors import SettingError, UserError
 from mbrace.metrics.chrf import ChrF
-from mbrace.models import search
-from mbrace.models.beam_search import BeamOutputs, beam_outputs
+from mbrace.models import gpu, search
+from mbrace.models.beam_search import BeamOutputs, Beams
 from mbrace.models.hypotheses import live_candidates
 from mbrace.models.next_ids import Truncation
 from mbrace.models.sampling import EncodedSources, ModelSampler
@@ -51,13 +52,17 @@ class LiveModel:
     decoder: search.StepDecoder
     limits: Limits
     rows: int  # the most sequences decoded at a time
+    wider: tuple[int, int] = (0, 0)  # more of them, where outputs have at most so many ids
     start: int  # the id that every output starts from (not part of it)
     ends: tuple[int, ...]  # the ids that end an output
     pad: int
     pad_left = False
+    two_searches = False  # whether two threads may run the model, such as for draws beside a beam search on a GPU
+    concurrent_beams = 1  # beam searches that may run at the same time
 
     def __init__(self) -> None:
         self.encoder_runs = 0  # sources encoded so far
+        self._lock = threading.Lock()
 
     @torch.inference_mode()
     @without_cudnn_attention()  # every batch and every step has a new shape
@@ -76,7 +81,7 @@ class LiveModel:
         refuse_one_string(sources)
         if k < 1:
             raise UserError(f"beam {k}: must be 1 or more")
-        return beam_outputs(self, sources, k, alpha, max_length)
+        return Beams(self, sources, k, alpha, max_length).outputs()
 
     def sample(
         self,
@@ -168,25 +173,35 @@ class LiveModel:
 
     def encode(self, rows: Sequence[Sequence[int]]) -> Any:
         """The decoder's memory of some sources (encoded) or prompts (read), padded to a multiple of 8 ids."""
-        self.encoder_runs += len(rows)
-        width = -(-max(map(len, rows)) // 8) * 8
+        with self._lock:
+            self.encoder_runs += len(rows)
+        width = self.padded_width(rows)
         fill = [[self.pad] * (width - len(row)) for row in rows]
         pairs = zip(rows, fill, strict=True)
         padded = torch.tensor([[*rest, *row] if self.pad_left else [*row, *rest] for row, rest in pairs])
         lengths = torch.tensor([len(row) for row in rows])[:, None]
         columns = torch.arange(width)
         mask = columns >= width - lengths if self.pad_left else columns < lengths
-        return self.decoder.encode(padded.to(self.device), mask.to(self.device))
+        with gpu.startup_lock(self.device):
+            return self.decoder.encode(padded.to(self.device), mask.to(self.device))
+
+    def padded_width(self, rows: Sequence[Sequence[int]]) -> int:
+        """The ids, padding included, of each of these rows when they are encoded together: a multiple of 8."""
+        return -(-max(map(len, rows)) // 8) * 8
 
     def lengths(self, rows: Sequence[Sequence[int]], max_length: int | None) -> Tensor:
         """The most ids of an output, (sources,): by the length of its own source, never of the batch."""
-        most = [min(max_length or 2 * len(row) + 32, self.limits.target) for row in rows]
-        if self.limits.both is not None:
-            most = [min(longest, self.limits.both - len(row)) for longest, row in zip(most, rows, strict=True)]
-        return torch.tensor(most, device=self.device)
+        return torch.tensor([self._longest(row, max_length) for row in rows], device=self.device)
 
-    def parts(self, rows: Sequence[Sequence[int]], counts: Sequence[int]) -> Iterator[list[int]]:
-        """The sources (indices) of each batch: of similar length, longest first, at most `self.rows` sequences in all.
+    def _longest(self, row: Sequence[int], max_length: int | None) -> int:
+        longest = min(max_length or 2 * len(row) + 32, self.limits.target)
+        return longest if self.limits.both is None else min(longest, self.limits.both - len(row))
+
+    def parts(
+        self, rows: Sequence[Sequence[int]], counts: Sequence[int], max_length: int | None = None
+    ) -> Iterator[list[int]]:
+        """The sources (indices) of each batch: of similar length, longest first, at most `self.rows` sequences in all,
+        or as many as `self.wider` says.
 
         `counts` is the number of sequences per source; sources with 0 are left out.
         """
@@ -196,11 +211,14 @@ class LiveModel:
                     f"a source has {len(row)} pieces; the model takes {self.limits.source}: split it into sentences"
                 )
         part: list[int] = []
-        widest = 0
+        widest = most = 0
         for i in sorted((i for i, count in enumerate(counts) if count), key=lambda i: (-len(rows[i]), i)):
-            if part and (len(part) + 1) * max(widest, counts[i]) > self.rows:
+            if part and (len(part) + 1) * max(widest, counts[i]) > most:
                 yield part
                 part, widest = [], 0
+            if not part:  # no later source is longer
+                more, steps = self.wider
+                most = max(self.rows, more) if self._longest(rows[i], max_length) <= steps else self.rows
             part.append(i)
             widest = max(widest, counts[i])
         if part:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mbrace.errors import SettingError
 from mbrace.models import gpu
-from mbrace.randomness import digest
+from mbrace.records import digest
 
 SCALE = 2.0**40  # probabilities become whole numbers: multiples of 1 / SCALE
 
@@ -71,16 +71,20 @@ class ChosenIds(NamedTuple):
     logprobs: Tensor  # float32, under the full model
 
 
-def next_ids(logits: Tensor, bias: Tensor | None, u: Tensor, truncation: Truncation) -> ChosenIds:
+def next_ids(
+    logits: Tensor, bias: Tensor | None, u: Tensor, truncation: Truncation, used: Tensor | None = None
+) -> ChosenIds:
     """The ids that the numbers u (rows,) choose; logits are (rows, ids), to which bias (ids,) is added.
 
-    Logits may be overwritten.
+    From row `used` (1,) on, if given, what comes out may be anything, but ids are ids. Logits may be overwritten.
     """
     plain = truncation.temperature == 1.0 and not truncation.top_k and truncation.top_p in (None, 1.0)
-    kernels = gpu.kernels_for(logits.device) if plain else None
-    if kernels is not None:
+    fused = gpu.kernels_for(logits.device) if plain else None
+    if fused is not None:
         epsilon, min_p = truncation.epsilon or 0.0, truncation.min_p or 0.0
-        return ChosenIds(*kernels.next_ids(logits, bias, u, epsilon=epsilon, min_p=min_p))
+        return ChosenIds(*fused.next_ids(logits, bias, u, epsilon=epsilon, min_p=min_p, used=used))
+    if used is not None:
+        logits.masked_fill_(torch.arange(len(logits), device=logits.device)[:, None] >= used, 0.0)
     logits = _biased(logits, bias, overwrite=True)
     weights = truncation(logits)
     ids, before, size, total = _intervals(weights, u)
@@ -110,6 +114,11 @@ def _biased(logits: Tensor, bias: Tensor | None, *, overwrite: bool = False) -> 
     return logits.add_(bias) if overwrite else logits + bias
 
 
+def kept_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """These rows of a tensor: in its own memory, if they are as many as it has."""
+    return x.copy_(x[rows]) if len(rows) == len(x) else x[rows]
+
+
 class IndependentUniforms:
     """The random numbers of the rows of a search, one per row and time step, independent of each other."""
 
@@ -126,7 +135,7 @@ class IndependentUniforms:
 
     def select(self, rows: Tensor) -> None:
         """Only these rows go on."""
-        self._streams = self._streams[rows]
+        self._streams = kept_rows(self._streams, rows)
 
 
 class ArithmeticUniforms(IndependentUniforms):
@@ -157,7 +166,7 @@ class ArithmeticUniforms(IndependentUniforms):
     def select(self, rows: Tensor) -> None:
         """Only these rows go on."""
         super().select(rows)
-        self._points, self._widths = self._points[rows], self._widths[rows]
+        self._points, self._widths = kept_rows(self._points, rows), kept_rows(self._widths, rows)
 
 
 def choose(weights: Tensor, u: Tensor) -> Tensor:

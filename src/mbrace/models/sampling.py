@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from mbrace.models import gpu
 from mbrace.models.next_ids import (
     ArithmeticUniforms,
     IndependentUniforms,
     Truncation,
+    kept_rows,
     next_ids,
     sentence_key,
 )
-from mbrace.models.search import Search, Sequences, StepDecoder, is_end, run_searches
+from mbrace.models.search import Search, Sequences, StepDecoder, is_end, run_searches, try_out
 from mbrace.neural.device import without_cudnn_attention
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want, source_of
@@ -50,8 +54,9 @@ def sample(
 
     `arithmetic` spreads the draws of a source evenly over the model's distribution (see `ArithmeticUniforms`).
     """
-    search = _Sampling(decoder, memory, wanted, start, ends, truncation, arithmetic)
-    search.run(int(wanted.limits.max()))
+    with gpu.startup_lock(wanted.keys.device) as startup:
+        search = _Sampling(decoder, memory, wanted, start, ends, truncation, arithmetic)
+        search.run(int(wanted.limits.max()), startup)
     return Sequences(search.out[:-1], search.scores[:-1])
 
 
@@ -75,6 +80,7 @@ class _Sampling(Search):
         kind = ArithmeticUniforms if arithmetic else IndependentUniforms
         self.random = kind(keys[:, None], wanted.first[:, None] + numbers)
         self.alive = (numbers < wanted.counts[:, None]).flatten()
+        self.last_left = total  # rows that were alive at the last look
         self.limit = limits.repeat_interleave(width)
         self.source = torch.arange(sources, device=device).repeat_interleave(width)
         # finished rows write to row `total`, which is dropped
@@ -88,7 +94,7 @@ class _Sampling(Search):
     def step(self) -> None:
         """Draw the next id of every row."""
         logits, bias = self.state.step(self.ids)
-        chosen = next_ids(logits, bias, self.random.at(self.clock), self.truncation)
+        chosen = next_ids(logits, bias, self.random.at(self.clock), self.truncation, self.state.used)
         self.random.advance(chosen)
         self.ids.copy_(chosen.ids)
         self.out[self.owner, self.clock] = chosen.ids.int()
@@ -99,16 +105,26 @@ class _Sampling(Search):
 
     def cut(self, time: int) -> bool:
         """Go on, from the step at `time`, with fewer rows if that pays; False if none is left."""
-        left = int(self.alive.sum())
-        if left > 0 and self.worth_cutting(left, len(self.alive), time):
+        left, rows = int(self.alive.sum()), len(self.alive)
+        if left > 0 and self.worth_cutting(left, rows, time):
             self.recorder.forget()
-            rows = self.alive.nonzero()[:, 0]
-            sources = torch.arange(self.sources + 1, device=rows.device)
-            self.state.select(rows, torch.searchsorted(self.source[rows], sources))
-            self.random.select(rows)
-            for name in "ids", "alive", "limit", "source", "owner":
-                setattr(self, name, getattr(self, name)[rows])
+            self._keep(left, left)
+        elif 0 < left < self.last_left and self.state.used is not None:
+            self._keep(left, rows)
         return left > 0
+
+    def _keep(self, left: int, size: int) -> None:
+        """Put the rows that are left first, of `size` rows."""
+        rows = self.alive.nonzero()[:, 0]
+        offsets = torch.searchsorted(self.source[rows], torch.arange(self.sources + 1, device=rows.device))
+        rows = torch.nn.functional.pad(rows, (0, size - left))
+        self.state.select(rows, offsets)
+        self.random.select(rows)
+        self.ids, self.alive, self.limit, self.source, self.owner = (
+            kept_rows(x, rows) for x in (self.ids, self.alive, self.limit, self.source, self.owner)
+        )
+        self.alive[left:], self.owner[left:] = False, self.total
+        self.last_left = left
 
 
 class EncodedSources:
@@ -142,7 +158,7 @@ class EncodedSources:
             if self._blank[want.sentence]:
                 found[i].append((want.first, Draws([""] * want.count, [0.0] * want.count)))
         rows = [self._rows[want.sentence] for _, want in pieces]
-        parts = list(model.parts(rows, [want.count for _, want in pieces]))
+        parts = list(model.parts(rows, [want.count for _, want in pieces], self._max_length))
 
         def search_part(number: int) -> tuple[list[float], torch.Tensor]:
             drawn = self._draw([pieces[p][1] for p in parts[number]])
@@ -156,8 +172,10 @@ class EncodedSources:
                 span = slice(row * width, row * width + want.count)
                 found[i].append((want.first, Draws(texts[span], scores[span])))
 
-        with torch.inference_mode(), without_cudnn_attention():  # every step has a new shape
-            run_searches(len(parts), search_part, write)
+        # every step has a new shape
+        queue = gpu.on_own_stream(model.device, "draws", urgent=True)
+        with torch.inference_mode(), without_cudnn_attention(), queue:
+            run_searches(len(parts), search_part, write, model.device)
         return [_joined([draws for _, draws in sorted(parts, key=lambda part: part[0])]) for parts in found]
 
     def _memory(self, sentences: Sequence[int]) -> Any:
@@ -235,25 +253,77 @@ class ModelSampler:
         self.weighted = weighted
         self.blocks = (ahead,) if isinstance(ahead, int) else tuple(ahead)  # draws are made up to the next of these
         self.drawn = 0  # pseudo-references drawn so far
+        self._begun: _Begun | None = None
+
+    def begin(self, sources: Sequence[str], ids: Sequence[str | int]) -> None:
+        """Draw the first block of these sources beside what comes next, such as beam search for their hypotheses.
+
+        A GPU that is given several searches at once is kept busier than by one after another.
+        """
+        block = self.blocks[0] if self.blocks and self._model.two_searches else 0
+        if not block or (self._begun is not None and self._begun.indices(ids, sources) is not None):
+            return
+        try_out(self._model.device)
+        self._begun = _Begun(self._encoded(sources, ids), ids, sources, block)
 
     def start(self, records: Sequence[Record]) -> _ModelDrawer:
         """Begin a window."""
-        sources, ids = [source_of(record) for record in records], [record.id for record in records]
-        encoded = EncodedSources(
+        sources = [source_of(record) for record in records]
+        names = [record.id for record in records]
+        begun, self._begun = self._begun, None
+        indices = None if begun is None else begun.indices(names, sources)
+        if begun is None or indices is None:
+            return _ModelDrawer(self, self._encoded(sources, names), list(range(len(records))))
+        return _ModelDrawer(self, begun.encoded, indices, begun)
+
+    def _encoded(self, sources: Sequence[str], ids: Sequence[str | int]) -> EncodedSources:
+        return EncodedSources(
             self._model, sources, ids, self._truncation, self._seed, self._max_length, arithmetic=self._arithmetic
         )
-        return _ModelDrawer(self, encoded, len(records))
+
+
+class _Begun:
+    """The first draws of some sources, made by a thread of their own. It ends with the process, if that ends first."""
+
+    def __init__(self, encoded: EncodedSources, ids: Sequence[str | int], sources: Sequence[str], count: int) -> None:
+        self.encoded = encoded
+        self._indices = {name: index for index, name in enumerate(zip(ids, sources, strict=True))}
+        self._drawn: Future[dict[int, Draws]] = Future()
+        wants = [Want(index, 0, count) for index, source in enumerate(sources) if source.strip()]
+        Thread(target=self._work, args=(wants,), name="mbrace-draws", daemon=True).start()
+
+    def _work(self, wants: list[Want]) -> None:
+        try:
+            drawn = self.encoded.draw(wants)
+            self._drawn.set_result({want.sentence: draws for want, draws in zip(wants, drawn, strict=True)})
+        except BaseException as error:  # handed over whatever it is, or the race would wait for ever
+            self._drawn.set_exception(error)
+
+    def indices(self, ids: Sequence[str | int], sources: Sequence[str]) -> list[int] | None:
+        """Those of these sources among the encoded ones; None if one is not there."""
+        found = [self._indices.get(name, -1) for name in zip(ids, sources, strict=True)]
+        return None if -1 in found else found
+
+    def drawn(self) -> dict[int, Draws]:
+        """Wait for the draws, by index. Where one source made them fail, there are none."""
+        return {} if self._drawn.exception() is not None else self._drawn.result()
 
 
 class _ModelDrawer:
-    """Draws for one window. What was drawn ahead of its use is kept."""
+    """Draws for one window. What was drawn ahead of its use is kept.
 
-    def __init__(self, sampler: ModelSampler, encoded: EncodedSources, sentences: int) -> None:
-        self._sampler, self._encoded = sampler, encoded
-        self._drawn = [Draws([], [])] * sentences
+    `indices` says which of the encoded sources those of the window are; `begun` has the first draws of all of them.
+    """
+
+    def __init__(
+        self, sampler: ModelSampler, encoded: EncodedSources, indices: list[int], begun: _Begun | None = None
+    ) -> None:
+        self._sampler, self._encoded, self._indices, self._begun = sampler, encoded, indices, begun
+        self._drawn = [Draws([], [])] * len(indices)
 
     def draw(self, wants: Sequence[Want]) -> list[Draws]:
         """The draws of each want."""
+        self._take_begun()
         missing = []
         for want in wants:
             have, end = len(self._drawn[want.sentence].texts), want.first + want.count
@@ -261,7 +331,8 @@ class _ModelDrawer:
                 ahead = next((block for block in self._sampler.blocks if block >= end), end)
                 missing.append(Want(want.sentence, have, ahead - have))
         self._sampler.drawn += sum(want.count for want in missing)
-        for want, draws in zip(missing, self._encoded.draw(missing), strict=True):
+        of_encoded = [Want(self._indices[want.sentence], want.first, want.count) for want in missing]
+        for want, draws in zip(missing, self._encoded.draw(of_encoded), strict=True):
             self._drawn[want.sentence] = _joined([self._drawn[want.sentence], draws])
         found = []
         for want in wants:
@@ -269,3 +340,11 @@ class _ModelDrawer:
             logprobs = (drawn.logprobs or [])[part] if self._sampler.weighted else None
             found.append(Draws(drawn.texts[part], logprobs))
         return found
+
+    def _take_begun(self) -> None:
+        """Wait for the first draws; those that failed are made again when they are missing."""
+        begun, self._begun = self._begun, None
+        drawn = {} if begun is None else begun.drawn()
+        self._sampler.drawn += sum(len(draws.texts) for draws in drawn.values())
+        for sentence, index in enumerate(self._indices):
+            self._drawn[sentence] = drawn.get(index, self._drawn[sentence])

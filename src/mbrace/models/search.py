@@ -1,13 +1,18 @@
-"""What beam search and sampling have in common: time steps of a decoder's rows, until none is open.
+"""What beam search and sampling have in common: time steps of a decoder's rows, and several searches at once.
 
-The rows of one source are neighbours. On a GPU, where a step is recorded for a fixed number of rows, rows that are no
-longer in use go on at the end until it pays to record a step for fewer. Only a count is read back, every few steps.
+The rows of one source are neighbours, and those in use come first. Mostly there are no others. On a GPU, where a step
+is recorded for a fixed number of rows, some are left over. With kernels (fused.py) these take little time, unless
+nearly all rows are in use and matrix products are torch's. Only a count is read back, every few steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -26,6 +31,14 @@ class DecoderState(Protocol):
     @property
     def recordable(self) -> bool:
         """Whether a step changes tensors only in place, so that it can be recorded (see gpu.py)."""
+
+    @property
+    def used(self) -> Tensor | None:
+        """How many rows, the first ones, are in use, (1,), if the others take less time; None if all take as long."""
+
+    @property
+    def skips(self) -> bool:
+        """Whether rows that are not in use take little time in all parts of a step."""
 
     def moves(self, time: int) -> bool:
         """Whether the step at `time` needs more room than there is, so that memory will move."""
@@ -57,7 +70,7 @@ class StepDecoder(Protocol):
     def encode(self, source: Tensor, mask: Tensor) -> Any:
         """The memory of padded source ids (sources, width), real where `mask` is True.
 
-        It has `select` and `join`.
+        It has `select` and `join`; that of a model with `two_searches` (live.py), which pads on the right, also `part`.
         """
         ...
 
@@ -95,10 +108,12 @@ class Search:
         """One time step."""
         raise NotImplementedError
 
-    def run(self, steps: int) -> None:
-        """At most `steps` steps."""
+    def run(self, steps: int, startup: ExitStack) -> None:
+        """At most `steps` steps. `startup` is closed as soon as steps are replayed: other searches can start."""
         for time in range(steps):
             self.advance(time)
+            if time > 0:
+                startup.close()
             if (time + 1) % self.check_every == 0 and not self.cut(time + 1):
                 break
         self.recorder.forget()
@@ -118,7 +133,7 @@ class Search:
     def worth_cutting(self, rows: int, of: int, time: int) -> bool:
         """Whether it pays, before the step at `time`, to go on with `rows` alone: a step is to be recorded again."""
         if self.recorder.records and not self.state.moves(time):
-            return rows <= 0.4 * of and of - rows >= RECORDING_ROWS
+            return not self.state.skips and rows <= 0.4 * of and of - rows >= RECORDING_ROWS
         return rows <= 0.9 * of
 
 
@@ -130,12 +145,88 @@ def is_end(ids: Tensor, ends: tuple[int, ...]) -> Tensor:
     return found
 
 
+# Seconds that Python lets a thread go on before it gives another one a turn, while threads give work to a GPU, which
+# waits for them. Python's usual 0.005 seconds are too long for that.
+SHORT_TURN = 0.0005
+
 Found = TypeVar("Found")
 Written = TypeVar("Written")
 
 
-def run_searches(count: int, search: Callable[[int], Found], write: Callable[[int, Found], Written]) -> list[Written]:
-    """What `write` makes of what `search` finds, for numbers from 0 to count - 1; it writes while the next one runs."""
+def run_searches(
+    count: int,
+    search: Callable[[int], Found],
+    write: Callable[[int, Found], Written],
+    device: torch.device,
+    concurrent: int = 1,
+) -> list[Written]:
+    """What `write` makes of what `search` finds, for numbers from 0 to count - 1; it writes while the next one runs.
+
+    `concurrent` searches run at the same time, each on a stream of its own. One for which the GPU has too little memory
+    beside the others is run again, without others.
+    """
     with ThreadPoolExecutor(1) as writer:
-        written = [writer.submit(write, number, search(number)) for number in range(count)]
-        return [each.result() for each in written]
+        if min(concurrent, count) < 2:
+            written = [writer.submit(write, number, search(number)) for number in range(count)]
+            return [each.result() for each in written]
+        begun = _run_together(
+            count, search, lambda number, found: writer.submit(write, number, found), device, concurrent
+        )
+        for number, each in enumerate(begun):
+            if each is None:
+                gpu.empty_cache()
+                begun[number] = writer.submit(write, number, search(number))
+        return [each.result() for each in begun if each is not None]
+
+
+def _run_together(
+    count: int,
+    search: Callable[[int], Found],
+    write: Callable[[int, Found], Future[Written]],
+    device: torch.device,
+    concurrent: int,
+) -> list[Future[Written] | None]:
+    """The same for several searches at once; None where there was too little memory."""
+    try_out(device)
+    here: Any = torch.cuda.current_stream(device) if device.type == "cuda" else None
+    numbers, thread = itertools.count(), threading.local()
+
+    def begin_thread() -> None:
+        thread.number = next(numbers)
+
+    def work(number: int) -> Future[Written] | None:
+        with gpu.on_own_stream(device, f"search {thread.number}", after=here):
+            try:
+                found = search(number)
+            except torch.OutOfMemoryError:
+                return None
+        return write(number, found)
+
+    searchers = ThreadPoolExecutor(concurrent, initializer=begin_thread)
+    try:
+        with _short_turns():
+            found = list(searchers.map(work, range(count)))
+    except Exception:
+        searchers.shutdown(cancel_futures=True)
+        raise
+    except BaseException:  # such as Ctrl-C: whatever still runs ends later
+        searchers.shutdown(wait=False, cancel_futures=True)
+        raise
+    searchers.shutdown()
+    return found
+
+
+def try_out(device: torch.device) -> None:
+    """Find out now what can be used on a device, before several threads need to know."""
+    gpu.kernels_for(device)
+    gpu.can_record(device)
+
+
+@contextmanager
+def _short_turns() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(SHORT_TURN, before))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)

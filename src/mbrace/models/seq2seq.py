@@ -10,6 +10,8 @@ import torch
 
 from mbrace.errors import UserError
 from mbrace.models.beam_search import BeamOutputs
+from mbrace.models.gpu import MOST_ROWS
+from mbrace.models.kv_cache import FIRST_ROOM
 from mbrace.models.live import Limits, LiveModel, device_for
 from mbrace.models.marian import MarianDecoder
 from mbrace.models.marian_network import is_marian, read_network
@@ -17,7 +19,7 @@ from mbrace.models.tokenizers import Codec, MarianCodec, TokenizerCodec, Vocabul
 from mbrace.models.transformers_decoders import Seq2SeqDecoder
 from mbrace.neural import pretrained
 from mbrace.neural.device import choose_dtype, first_line
-from mbrace.neural.pretrained import from_pretrained
+from mbrace.neural.loader import from_pretrained
 
 __all__ = ["BeamOutputs", "Seq2Seq"]
 
@@ -89,11 +91,34 @@ class Seq2Seq(LiveModel):
         with torch.inference_mode():
             if config.model_type == "marian" and forced is None:
                 self.decoder = MarianDecoder(model, self.dtype)
+                self.two_searches = True
                 self.rows = rows or (8192 if cuda else 512)
+                if cuda and rows is None:
+                    free = torch.cuda.mem_get_info(self.device)[0]
+                    self.wider = MOST_ROWS, steps_that_fit(config, MOST_ROWS, free)
+                    self.concurrent_beams = 2 if steps_that_fit(config, self.rows, free) > 0 else 1
             else:
                 prefix = [self.start] if forced is None else [self.start, forced]
                 self.decoder = Seq2SeqDecoder(model.to(self.dtype), prefix)
                 self.rows = rows or (1024 if cuda else 256)
+
+
+def steps_that_fit(config: Any, rows: int, free: int) -> int:
+    """For how many time steps a Marian model can decode `rows` at a time on a GPU with so many `free` bytes: the more
+    rows, the less the host is in the way.
+
+    Three searches may run at once. Of the memory of each, most holds the logits, and the keys and values while they are
+    copied to twice the room (kv_cache.py).
+    """
+    logits = (config.decoder_vocab_size or config.vocab_size) * 10
+    per_step = config.decoder_layers * config.d_model * 4
+    each = free * 3 // 10
+    if rows * (logits + per_step * FIRST_ROOM) > each:
+        return 0
+    room = FIRST_ROOM
+    while rows * (logits + per_step * 3 * room) <= each:
+        room *= 2
+    return room
 
 
 def end_ids(model: Any, default: Any) -> tuple[int, ...]:

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace._native import Pieces
-from mbrace.cores import helper_threads
 from mbrace.errors import UserError, require
 from mbrace.neural import pretrained
+from mbrace.utility import helper_threads
 
 EOS, UNKNOWN = 0, 1
 

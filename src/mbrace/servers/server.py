@@ -18,8 +18,7 @@ from typing import Any
 
 from mbrace.answers import Answer, Answering, Message, Prompt, answer_all, answers, prompt_of
 from mbrace.errors import ServiceError, SettingError, UserError, check_whole
-from mbrace.randomness import key
-from mbrace.records import Record
+from mbrace.records import Record, key
 from mbrace.sampler import Draws, Receipt, Want, ids_of, source_of
 from mbrace.servers.abilities import Abilities, Probe, beam_request, check_beams
 from mbrace.servers.answer_file import AnswerFile, key_of

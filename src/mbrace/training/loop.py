@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from mbrace.errors import FORCE, UserError
+from mbrace.errors import FORCE, UserError, counted
 from mbrace.io.atomic import replacing
 from mbrace.metrics.chrf import ChrF
 from mbrace.models.marian_network import forward, read_network
@@ -23,7 +23,6 @@ from mbrace.models.seq2seq import Seq2Seq
 from mbrace.models.tokenizers import Vocabulary
 from mbrace.training.batches import Corpus, prefetch
 from mbrace.training.options import SIZES, TrainingOptions, new_model
-from mbrace.wording import counted
 
 SentencePairs = Sequence[tuple[str, str]]
 SAVE_SECONDS = 180.0  # the least time between two saved states

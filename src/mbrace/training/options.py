@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mbrace.cores import cores
 from mbrace.errors import UserError
 from mbrace.models.marian_network import MarianNetwork
 from mbrace.models.tokenizers import EOS, Vocabulary
+from mbrace.utility import cores
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import UTILITY, UserError
+from mbrace.errors import UTILITY, SettingError, UserError
 from mbrace.metrics.bleu import BLEU
 from mbrace.metrics.chrf import ChrF
 from mbrace.metrics.ter import TER
@@ -162,7 +162,7 @@ def _standard(table: NDArray[np.float64]) -> tuple[float, float]:
 def _fixed(utility: Utility, scale: Scale) -> tuple[float, float]:
     if isinstance(scale, str):
         if scale != "fixed":
-            raise UserError(f"mixture: scale {scale}: unknown; choose sentence, fixed, or give means and deviations")
+            raise SettingError("scale", scale, "unknown; choose sentence, fixed, or give means and deviations")
         return 0.0, 100.0 if isinstance(utility, (ChrF, BLEU, TER)) else 1.0
     if utility.name not in scale:
         raise UserError(f"mixture: scale: there is none for {utility.name}; give its mean and deviation")

@@ -9,17 +9,13 @@ import importlib
 import types
 import typing
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from mbrace.cores import limit_helpers
 from mbrace.errors import UTILITY, Parameter, SettingError, UserError, require
-from mbrace.setting_fields import nearest
-from mbrace.settings import NetworkOptions
+from mbrace.setting_fields import nearest, typed
 from mbrace.utilities.mixture import Mixture, is_mixture, parse_mixture
-from mbrace.utility import Utility
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from mbrace.utility import QualityUtility, Utility, limit_helpers
 
 # What costs most: reading strings as they are ("string"), encoding each with a network ("encoder"), or the pairs
 # ("pair"): a pass of a network for each, a request, a function of the user's. Presets go by it.
@@ -102,7 +98,9 @@ def make_utility(
     *,
     model: str | None = None,
     threads: int = 0,
-    **network: Unpack[NetworkOptions],
+    device: str | None = None,
+    dtype: str | None = None,
+    batch_tokens: int | None = None,
 ) -> Utility:
     """The utility called `name`: one of `NAMED`, a function of your own, or a mixture.
 
@@ -114,11 +112,12 @@ def make_utility(
     check_utility(name, options, model=model)
     limit_helpers(threads or None)
     options = dict(options or {})
+    encoding = {"device": device, "dtype": dtype, "batch_tokens": batch_tokens}
     if is_mixture(name):
         scale: Any = options.get("scale", "sentence")
         parts: list[tuple[Utility, float]] = []
         for part, weight in parse_mixture(name):
-            arguments: dict[str, Any] = {"model": model, **network} if uses_model(part) else {}
+            arguments: dict[str, Any] = {"model": model, **encoding} if uses_model(part) else {}
             parts.append((make_utility(part, _options_of(part, options), threads=threads, **arguments), weight))
         return Mixture(parts, scale=scale)
     if name not in NAMED:
@@ -128,7 +127,7 @@ def make_utility(
     named = NAMED[name]
     if named.neural:
         prepare_torch(threads)
-        arguments = {"model": model_of(name, model), **network, **_converted(name, options)}
+        arguments = {"model": model_of(name, model), **encoding, **_converted(name, options)}
         return _made(named, arguments.pop("model"), **arguments)
     arguments = {**named.fixed, **_converted(name, options)}
     if "threads" in _hints(_class_of(named)):
@@ -236,31 +235,13 @@ def _class_of(named: NamedUtility) -> type:
 
 
 def _hints(kind: type) -> dict[str, Any]:
-    function: Any = kind.__init__  # type: ignore[misc]
-    own = {name: hint for name, hint in function.__annotations__.items() if not str(hint).startswith("Unpack[")}
-    network = typing.get_type_hints(NetworkOptions) if len(own) < len(function.__annotations__) else {}
-    return typing.get_type_hints(types.SimpleNamespace(__annotations__=own), function.__globals__) | network
+    return typing.get_type_hints(kind.__init__)  # type: ignore[misc]
 
 
 def _converted(name: str, options: Mapping[str, str]) -> dict[str, Any]:
     """The options of a name as the types that its class asks for."""
     hints = _hints(_class_of(NAMED[name])) if options else {}
-    return {key: _convert(name, key, text, hints[key]) for key, text in options.items()}
-
-
-def _convert(name: str, key: str, text: str, hint: Any) -> Any:
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    words = {"true": True, "yes": True, "false": False, "no": False}
-    try:
-        if bool in kinds:
-            return words[text.lower()]
-        for kind in (int, float):
-            if kind in kinds:
-                return kind(text)
-    except (KeyError, ValueError):
-        expected = "yes or no" if bool in kinds else "a whole number" if int in kinds else "a number"
-        raise SettingError(key, text, f"{name} expects {expected}", group="utility") from None
-    return text
+    return {key: typed("utility", key, text, hints[key]) for key, text in options.items()}
 
 
 def prepare_torch(threads: int) -> None:
@@ -270,3 +251,61 @@ def prepare_torch(threads: int) -> None:
         from mbrace.neural.device import limit_threads
 
         limit_threads(threads)
+
+
+# Quality estimation
+
+# Names of models, each of which estimates quality from the source alone.
+QUALITY = {"cometkiwi": "Unbabel/wmt22-cometkiwi-da", **{name: NAMED[name].model for name in ("xcomet", "metricx")}}
+
+
+def load_quality(
+    model: str,
+    *,
+    threads: int = 0,
+    device: str | None = None,
+    dtype: str | None = None,
+    batch_tokens: int | None = None,
+) -> QualityUtility:
+    """The quality utility of a name in `QUALITY`, or of the folder or hub name of CometKiwi, XCOMET, a referenceless
+    COMET or MetricX.
+
+    `threads` 0 is all cores.
+    """
+    prepare_torch(threads)
+    if model == "learned":
+        raise UserError(f"{Parameter('qe')} learned: was removed: a random shortlist was better; try cometkiwi")
+    model = QUALITY.get(model) or model
+    module, name = _quality_class(model)
+    made: Any = getattr(importlib.import_module(f"mbrace.{module}"), name)
+    utility: QualityUtility = made(model, device=device, dtype=dtype, batch_tokens=batch_tokens)
+    from mbrace.cross.scorer import CrossUtility
+
+    if isinstance(utility, CrossUtility) and not utility.reads_sources:
+        raise UserError(f"{utility.name}: does not read the source, so it cannot estimate quality without a reference")
+    return utility
+
+
+def _quality_class(model: str) -> tuple[str, str]:
+    from mbrace.neural import checkpoint, pretrained
+
+    settings = pretrained.read_json(Path(model).expanduser() / "config.json", dict)
+    if settings is not None and settings.get("model_type") != "mt5":
+        kind = f"model_type {settings.get('model_type')!r}"
+        raise UserError(
+            f"{model}: {kind}: estimates no quality; give CometKiwi, XCOMET, a referenceless COMET or MetricX"
+        )
+    if settings is not None or "metricx" in pretrained.label(model).lower():
+        return "cross.metricx", "MetricX"
+    classes = {  # of metrics in COMET's layout
+        "unified_metric": ("cross.xcomet", "XCOMET"),
+        "xcomet_metric": ("cross.xcomet", "XCOMET"),
+        "referenceless_regression_metric": ("neural.comet", "Referenceless"),
+    }
+    metric = checkpoint.class_of(model)
+    if metric not in classes:
+        known = ", ".join(classes)
+        raise UserError(
+            f"{model}: metric class {metric}: needs references; for quality give one of {known}, or MetricX"
+        )
+    return classes[metric]

@@ -11,7 +11,7 @@ from cli_helpers import lines
 from numpy.typing import NDArray
 
 import mbrace
-from mbrace import cores
+from mbrace import utility
 from mbrace.prune import Confidence, Standings, WindowStandings
 
 
@@ -34,9 +34,9 @@ class Watched:
 
 @pytest.fixture(autouse=True)
 def sixteen_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(cores, "cores", lambda: 16)
+    monkeypatch.setattr(utility, "cores", lambda: 16)
     yield
-    cores.limit_helpers(None)
+    utility.limit_helpers(None)
 
 
 @pytest.mark.parametrize(("asked", "used"), [(1, 1), (3, 3), (0, 16), (64, 16)])
@@ -55,6 +55,6 @@ def test_a_network_s_threads_are_those_of_its_helpers() -> None:
     before = torch.get_num_threads()
     try:
         limit_threads(2)
-        assert (torch.get_num_threads(), cores.helper_threads()) == (2, 2)
+        assert (torch.get_num_threads(), utility.helper_threads()) == (2, 2)
     finally:
         torch.set_num_threads(before)
