@@ -43,14 +43,12 @@ class Stored:
     def __init__(self, draws: Sequence[str]) -> None:
         self._draws = draws
 
-    def start_counted(self, records: Sequence[Record], receipts: dict[str | int, Receipt]) -> FunctionDrawer:
+    def start(self, records: Sequence[Record]) -> FunctionDrawer:
         """Begin a race."""
 
         def draw(wants: Sequence[Want]) -> list[Draws]:
-            for want in wants:
-                name = records[want.sentence].id
-                receipts[name] = receipts.get(name, Receipt()) + Receipt(requests=1, draws=want.count)
-            return [Draws(self._draws[want.first : want.first + want.count]) for want in wants]
+            parts = [self._draws[want.first : want.first + want.count] for want in wants]
+            return [Draws(part, receipt=Receipt(requests=1, draws=len(part))) for part in parts]
 
         return FunctionDrawer(draw)
 

@@ -20,6 +20,7 @@ import mbrace
 from mbrace.answers import Vote, prompt_of, steps_to
 from mbrace.cli import main
 from mbrace.errors import ServiceError
+from mbrace.servers.abilities import PROBE
 
 PEAKED = ["The capital of France is Paris."] * 12
 PEAKED += ["Paris is the capital of France.", "It is Lyon.", "Paris.", "I do not know."]
@@ -213,8 +214,10 @@ def test_ids_turns_and_other_fields_are_carried_through(model: Model, tmp_path: 
         ('{"id": 1}', "give `prompt`, a text, or `messages`"),
         ('{"prompt": 3}', "prompt: expected a text"),
         ('{"prompt": " "}', "prompt: is empty"),
+        ("", "not JSON"),
         ('{"messages": []}', "messages: expected a list such as"),
-        ('{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "prompt: is empty"),
+        ('{"messages": [{"role": "user"}]}', "messages: the last one has no text in its content"),
+        ('{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "messages: the last one is empty"),
     ],
 )
 def test_a_bad_prompt_is_refused(
@@ -283,13 +286,102 @@ def test_the_bound_and_the_cost_are_said(model: Model, tmp_path: Path, capsys: p
     assert "tokens in " in said
 
 
-def test_other_commands_read_the_answers(model: Model, tmp_path: Path) -> None:
-    (tmp_path / "p.txt").write_text("one\ntwo\n")
+def test_other_commands_read_the_answers_with_all_lines_and_turns(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from mbrace.judge.items import read_prediction_pairs
+
+    monkeypatch.chdir(tmp_path)
+    model.texts = lambda prompt: [f"{text}\n\nThat is all." for text in SPREAD]
+    turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Line one\nline two"}]
+    Path("p.jsonl").write_text(
+        json.dumps({"id": "x", "prompt": "one\ntwo"}) + "\n" + json.dumps({"id": 2, "messages": turns}) + "\n"
+    )
     for name, seed in (("a", "0"), ("b", "1")):
-        out = str(tmp_path / f"{name}.jsonl")
-        assert main(["answer", f"{tmp_path}/p.txt", "-o", out, "--nbest", "2", "--seed", seed, *flags(model)]) == 0
-    (tmp_path / "ref.txt").write_text("Paris\nParis\n")
-    assert main(["compare", f"{tmp_path}/a.jsonl", f"{tmp_path}/b.jsonl", "--reference", f"{tmp_path}/ref.txt"]) == 0
+        assert main(["answer", "p.jsonl", "-o", f"{name}.jsonl", "--nbest", "8", "--seed", seed, *flags(model)]) == 0
+    answers = rows_of(Path("a.jsonl"))
+    Path("ref.jsonl").write_text(
+        "".join(json.dumps({"id": row["id"], "reference": row["text"]}) + "\n" for row in answers)
+    )
+    assert main(["compare", "a.jsonl", "b.jsonl", "--reference", "ref.jsonl"]) == 0
+    assert "100.0000" in capsys.readouterr().out  # of the answers themselves
+    pairs = read_prediction_pairs("a.jsonl", "b.jsonl", "p.jsonl")
+    assert [pair.source for pair in pairs.different] == ["one\ntwo", "Line one\nline two"]
+    assert [pair.a for pair in pairs.different] == [row["text"] for row in answers]
+    assert main(["export", "a.jsonl", "-o", "sft.jsonl", "--chat"]) == 0
+    assert [row["messages"][:-1] for row in rows_of(Path("sft.jsonl"))] == [
+        [{"role": "user", "content": "one\ntwo"}],
+        turns,
+    ]
+    assert main(["export", "a.jsonl", "-o", "pairs.jsonl", "--chat", "--format", "preference"]) == 0
+    assert rows_of(Path("pairs.jsonl"))[1]["rejected"][0]["content"].endswith("\n\nThat is all.")
+    assert main(["export", "a.jsonl", "-o", "plain.jsonl"]) == 2
+    assert "a.jsonl:2: messages: more than one turn; give --chat" in capsys.readouterr().err
+
+
+def test_records_with_the_same_id_have_draws_of_their_own(model: Model, tmp_path: Path) -> None:
+    model.texts = lambda prompt: SPREAD if prompt == PROBE else [f"about {prompt}"]
+    (tmp_path / "p.jsonl").write_text('{"id": 1, "prompt": "one"}\n{"id": 1, "prompt": "two"}\n')
+    assert main(["answer", f"{tmp_path}/p.jsonl", "-o", f"{tmp_path}/a", *flags(model)]) == 0
+    assert [(row["text"], row["draws"]) for row in rows_of(tmp_path / "a")] == [("about one", 4), ("about two", 4)]
+
+
+def test_one_whole_draw_among_cut_ones_does_not_end_a_race(model: Model) -> None:
+    model.texts = lambda prompt: ["half an ans..."] * 3 + ["yes"]
+    (answer,) = server(model).answer(["q"], n=32)
+    assert answer.draws - answer.receipt.cut >= 4
+
+
+@pytest.mark.parametrize("nbest", [1, 3])
+def test_a_longer_list_changes_neither_the_answer_nor_its_draws(model: Model, nbest: int) -> None:
+    model.texts = lambda prompt: ["a b c", "a b d", "x y z"]
+    answer = server(model).answer("q", n=32, nbest=nbest, regret=0.01)
+    plain = server(model).answer("q", n=32, regret=0.01)
+    assert (answer.text, answer.draws, answer.utility) == (plain.text, plain.draws, plain.utility)
+    assert len(answer.nbest) == nbest
+    assert answer.nbest[0].text == answer.text
+
+
+def test_with_log_probabilities_a_vote_is_weighted_and_stops_by_regret(model: Model) -> None:
+    likely, often = "The answer is 1", "The answer is 2"
+    made = model.made
+
+    def with_logprobs(body: dict[str, Any]) -> list[dict[str, Any]]:
+        choices = made(body)
+        for choice in choices:
+            value = -0.1 if choice["text"] == likely else -5.0
+            choice["logprobs"] = {"content": [{"token": "x", "logprob": value}]}
+        return choices
+
+    model.made = with_logprobs  # type: ignore[method-assign]
+    model.texts = lambda prompt: [likely, often, often]
+    vote = mbrace.ExactMatch(pattern="[0-9]")
+    assert server(model, logprobs=True).answer("q", utility=vote).text == likely
+    assert server(model).answer("q", utility=vote).text == often
+    with pytest.raises(
+        mbrace.UserError, match=r"confidence 0\.9: only valid without logprobs=True, whose weights are no"
+    ):
+        server(model, logprobs=True).answer("q", utility=vote, confidence=0.9)
+
+
+def test_a_cluster_writes_the_same_answers_and_their_costs(model: Model, tmp_path: Path) -> None:
+    from mbrace.cli.answer import job_from
+    from mbrace.cli.parser import make_parser
+    from mbrace.cluster.shards import Block, add_costs, process_block
+    from mbrace.jobs.run import Summary
+
+    (tmp_path / "p.txt").write_text("one\ntwo\n")
+    command = ["answer", f"{tmp_path}/p.txt", "-o", f"{tmp_path}/a", *flags(model)]
+    assert main(command) == 0
+    args = make_parser("answer").parse_args([*command, "--ray"])
+    job = job_from(args)
+    result = process_block(Block(0, 0, 1, b"one\ntwo\n"), job.start(1), job, path="p.txt", prefix="", skip=False)
+    answers, kept = rows_of(tmp_path / "a"), [json.loads(line) for line in result.lines.splitlines()]
+    assert [row | {"seconds": 0} for row in kept] == [row | {"seconds": 0} for row in answers]
+    summary = Summary()
+    add_costs(summary, result.costs)
+    assert (summary.draws, summary.most_draws) == (sum(row["draws"] for row in answers), 32)
+    assert summary.tokens_out == sum(row["tokens_out"] for row in answers)
 
 
 # in a service

@@ -171,7 +171,7 @@ def test_a_stream_sends_comments_while_the_race_is_open(served: Served, monkeypa
         ({"max_tokens": 0}, "max_tokens: must be from 1"),
         ({"frobnicate": 1}, "frobnicate: is not known here"),
         ({"messages": []}, "give messages"),
-        ({"messages": [{"role": "user", "content": " "}]}, "the last message is empty"),
+        ({"messages": [{"role": "user", "content": " "}]}, "messages: the last one is empty"),
         ({"stream": "yes"}, "stream: must be true or false"),
     ],
 )

@@ -4,9 +4,10 @@ while the race between them is open."""
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from mbrace.prune import Confidence, PruningFunction, RaceState, Standings
 from mbrace.race import Watch
 from mbrace.records import Record
 from mbrace.result import Candidate, Decoded, Phases
-from mbrace.sampler import Drawer, Draws, FunctionDrawer, Receipt, Want, doubling, ids_of
+from mbrace.sampler import Draws, FunctionDrawer, Receipt, Sampler, Want, doubling, ids_of
 from mbrace.setting_fields import Settings, setting
 from mbrace.utility import PairFunction, Utility
 from mbrace.windows import OnError
@@ -73,12 +74,17 @@ class Prompt(Record):
 
 def prompt_of(prompt: str | Sequence[Message], id: str | int, **fields: Any) -> Prompt:
     """A prompt from text, or from the messages of a chat; its `source`, for utilities, is the last message."""
-    if isinstance(prompt, str):
-        return Prompt((), id=id, source=prompt, **fields)
-    messages = tuple(prompt)
-    if not messages or not all(isinstance(each, Mapping) and isinstance(each.get("role"), str) for each in messages):
-        raise UserError('messages: expected a list such as [{"role": "user", "content": "..."}]')
-    return Prompt((), id=id, source=_text_of(messages[-1].get("content")), messages=messages, **fields)
+    messages, text = None, prompt
+    if not isinstance(prompt, str):
+        messages = tuple(prompt)
+        if not messages or not all(
+            isinstance(each, Mapping) and isinstance(each.get("role"), str) for each in messages
+        ):
+            raise UserError('messages: expected a list such as [{"role": "user", "content": "..."}]')
+        text = _text_of(messages[-1].get("content"))
+    if not str(text).strip():
+        raise UserError("prompt: is empty" if messages is None else "messages: the last one is empty")
+    return Prompt((), id=id, source=str(text), messages=messages, **fields)
 
 
 def _text_of(content: Any) -> str:
@@ -115,14 +121,6 @@ class Answer:
         found |= {"requests": cost.requests, "seconds": round(cost.seconds, 3)}
         unusable = {"cut": cost.cut, "blank": cost.blank, "unmatched": cost.unmatched}
         return found | {name: count for name, count in unusable.items() if count}
-
-
-class CountedSource(Protocol):
-    """A model or a server whose draws are counted by record."""
-
-    def start_counted(self, records: Sequence[Record], receipts: dict[str | int, Receipt]) -> Drawer:
-        """Begin a window of races, whose costs are added to `receipts`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -179,7 +177,7 @@ class Vote:
 
 def answer_all(
     prompts: str | Sequence[str | Sequence[Message]],
-    source: CountedSource,
+    source: Sampler,
     settings: Answering,
     *,
     ids: Sequence[str | int] | None,
@@ -195,7 +193,7 @@ def answer_all(
 
 def answers(
     prompts: Iterable[Record],
-    source: CountedSource,
+    source: Sampler,
     settings: Answering = Answering(),
     *,
     utility: Utility | PairFunction | None = None,
@@ -208,13 +206,19 @@ def answers(
     At most `n` draws are made for each: 4, then 8, 16, ... in all, while the race is open. It is over when the expected
     `regret` of answering now is at most this part of the spread between the draws. With an `ExactMatch` as utility the
     draws vote (`Vote`), unless log-probabilities weight them: then there are no votes to count, and regret decides. A
-    race is for the best answer alone; the others of `nbest` have the utilities that they had when they left it.
+    race is for the best answer alone, whatever `nbest` is.
     """
     n, is_vote = settings.n, isinstance(utility, ExactMatch) and not settings.logprobs
     prune: PruningFunction = Vote(n, settings.confidence) if is_vote else Confidence(regret=settings.regret)
     sampler = _Counted(source, utility.answer if isinstance(utility, ExactMatch) and utility.pattern else None)
+
+    def failed(record: Record, error: Exception) -> None:
+        assert on_error is not None
+        sampler.forget(record)
+        on_error(record, error)
+
     found = decode_corpus(
-        prompts,
+        sampler.followed(prompts),
         utility=utility,
         prune=prune,
         schedule=(n,) if is_vote else steps_to(n),
@@ -225,10 +229,10 @@ def answers(
         keep_utilities=settings.nbest > 1,
         watch=watch,
         phases=phases,
-        on_error=on_error,
+        on_error=None if on_error is None else failed,
     )
     for decoded in found:
-        receipt = sampler.finish(decoded.id)
+        receipt = sampler.finish()
         yield Answer(
             decoded.id, decoded.text, receipt.draws, _why(decoded, receipt, n, is_vote), decoded.utility, receipt,
             _ranked(decoded, utility)[: settings.nbest], decoded,
@@ -241,13 +245,14 @@ def steps_to(n: int) -> tuple[int, ...]:
 
 
 def _ranked(decoded: Decoded, utility: object) -> tuple[Candidate, ...]:
-    """The answer, then the other draws (one for each answer of a vote), by expected utility when they left the race."""
+    """The answer, then the other draws (one for each answer of a vote), best first. One that left the race has the
+    utility of the answer plus its difference from it over the draws that it was scored with."""
     if (table := decoded.utilities) is None:
         return decoded.nbest
     counts = np.broadcast_to(table.counts if table.weights is None else table.weights, table.utilities.shape)
-    scored = ~np.isnan(table.utilities)
-    total = (np.where(scored, table.utilities, 0.0) * counts).sum(1)
-    means = total / np.maximum((counts * scored).sum(1), np.finfo(np.float64).tiny)
+    shares = np.where(np.isnan(table.utilities), 0.0, counts)
+    behind = np.nan_to_num(table.utilities - table.utilities[table.rows[decoded.text]])
+    means = (decoded.utility or 0.0) + (behind * shares).sum(1) / shares.sum(1)
     name = utility.answer if isinstance(utility, ExactMatch) else str
     found = {name(decoded.text): decoded.nbest[0]}
     for row in np.argsort(-means, kind="stable").tolist():
@@ -270,39 +275,48 @@ class _Counted:
     """A sampler that counts what each record's draws cost, leaves out those without an answer, and makes no draw again
     when a window is raced again because one of its records failed."""
 
-    def __init__(self, source: CountedSource, answer_in: Callable[[str], object] | None) -> None:
+    def __init__(self, source: Sampler, answer_in: Callable[[str], object] | None) -> None:
         self._source, self._answer_in = source, answer_in
-        self._receipts: dict[str | int, Receipt] = {}
-        self._drawn: dict[str | int, dict[Want, Draws]] = {}
+        self._open: deque[Record] = deque()  # read, and not answered yet
+        self._drawn: dict[int, dict[Want, Draws]] = {}  # by identity: several records may have the same id
+
+    def followed(self, records: Iterable[Record]) -> Iterator[Record]:
+        """The records as they are read."""
+        for record in records:
+            self._open.append(record)
+            yield record
 
     def start(self, records: Sequence[Record]) -> FunctionDrawer:
         """Begin a window."""
-        drawer = self._source.start_counted(records, self._receipts)
+        drawer = self._source.start(records)
 
         def draw(wants: Sequence[Want]) -> list[Draws]:
-            kept = [self._drawn.setdefault(records[want.sentence].id, {}) for want in wants]
+            kept = [self._drawn.setdefault(id(records[want.sentence]), {}) for want in wants]
             missing = [want for want, known in zip(wants, kept, strict=True) if replace(want, sentence=0) not in known]
             for want, draws in zip(missing, drawer.draw(missing) if missing else (), strict=True):
-                record = records[want.sentence]
-                self._drawn[record.id][replace(want, sentence=0)] = self._usable(record, draws)
+                self._drawn[id(records[want.sentence])][replace(want, sentence=0)] = self._usable(draws)
             return [known[replace(want, sentence=0)] for want, known in zip(wants, kept, strict=True)]
 
         return FunctionDrawer(draw)
 
-    def finish(self, name: str | int) -> Receipt:
-        """What a record's draws cost; nothing of them is kept."""
-        self._drawn.pop(name, None)
-        return self._receipts.pop(name, Receipt())
+    def finish(self) -> Receipt:
+        """What the draws of the next record cost, which is answered; nothing of them is kept."""
+        drawn = self._drawn.pop(id(self._open.popleft()), {})
+        return sum((draws.receipt or Receipt() for draws in drawn.values()), Receipt())
 
-    def _usable(self, record: Record, draws: Draws) -> Draws:
+    def forget(self, record: Record) -> None:
+        """The record has no answer."""
+        del self._open[next(place for place, each in enumerate(self._open) if each is record)]
+        self._drawn.pop(id(record), None)
+
+    def _usable(self, draws: Draws) -> Draws:
         if self._answer_in is None:
             return draws
-        matching = [self._answer_in(text) is not None for text in draws.texts]
-        unmatched = matching.count(False)
-        self._receipts[record.id] = self._receipts.get(record.id, Receipt()) + Receipt(unmatched=unmatched)
-        logprobs = draws.logprobs
+        places = [place for place, text in enumerate(draws.texts) if self._answer_in(text) is not None]
+        unmatched, logprobs = len(draws.texts) - len(places), draws.logprobs
         return Draws(
-            [text for text, good in zip(draws.texts, matching, strict=True) if good],
-            None if logprobs is None else [value for value, good in zip(logprobs, matching, strict=True) if good],
+            [draws.texts[place] for place in places],
+            None if logprobs is None else [logprobs[place] for place in places],
             draws.unusable + unmatched,
+            receipt=(draws.receipt or Receipt()) + Receipt(unmatched=unmatched),
         )

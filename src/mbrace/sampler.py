@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -73,21 +73,9 @@ def largest(schedule: Schedule, default: tuple[int, ...]) -> int | None:
 # Draws
 
 
-class Draws(NamedTuple):
-    """Pseudo-references as drawn, repeated ones included, and their log-probabilities where the source knows them.
-
-    `unusable` draws were made and are no candidates, such as outputs that were cut: they use up draws of the schedule.
-    """
-
-    texts: Sequence[str]
-    logprobs: Sequence[float] | None = None
-    unusable: int = 0
-    failure: Exception | None = None  # the source failed: its sentence has no answer, the others go on
-
-
 @dataclass(frozen=True)
 class Receipt:
-    """What the draws of one record cost: tokens in and out, requests, draws, and of those: cut at max_tokens, blank,
+    """What draws cost: tokens in and out, requests, draws, and of those: cut at max_tokens, blank,
     without the answer that a vote looks for. `denied` draws were not paid for; `seconds` were spent waiting."""
 
     tokens_in: int = 0
@@ -98,10 +86,24 @@ class Receipt:
     blank: int = 0
     unmatched: int = 0
     denied: int = 0
-    seconds: float = 0.0
+    seconds: float = field(default=0.0, compare=False)
 
     def __add__(self, other: Receipt) -> Receipt:
         return Receipt(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+
+class Draws(NamedTuple):
+    """Pseudo-references as drawn, repeated ones included, and their log-probabilities where the source knows them.
+
+    `unusable` draws were made and are no candidates, such as outputs that were cut: they use up draws of the schedule.
+    `receipt` is what they cost, where that is counted.
+    """
+
+    texts: Sequence[str]
+    logprobs: Sequence[float] | None = None
+    unusable: int = 0
+    failure: Exception | None = None  # the source failed: its sentence has no answer, the others go on
+    receipt: Receipt | None = None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mbrace.answers import Answering
 from mbrace.cli.messages import say
@@ -70,8 +70,10 @@ def run(args: argparse.Namespace) -> int:
         OutputFiles(args.output).refuse_existing()
     say(bound(job, None if args.prompts == "-" else count_lines(args.prompts)))
     summary = run_with_output(job, items, args, threads=args.threads)
-    say(_cost(summary))  # type: ignore[arg-type]
-    return _ended(summary, args)
+    status = _ended(summary, args)
+    if why := sorted(cast("AnswerSummary", summary).stopped.items(), key=lambda pair: -pair[1]):
+        say("stopped: " + ", ".join(f"{reason} ({counted(count, 'prompt')})" for reason, count in why))
+    return status
 
 
 def job_from(args: argparse.Namespace) -> AnswerJob:
@@ -98,16 +100,3 @@ def utility_of_votes(args: argparse.Namespace) -> UtilitySettings:
     if utility.name == "exact" and "numbers" not in dict(utility.options):
         utility = type(utility)(utility.name, options=(*utility.options, ("numbers", "true")))
     return utility
-
-
-def _cost(summary: AnswerSummary) -> str:
-    """What the answers cost, and why draws stopped."""
-    cost, why = summary.receipt, sorted(summary.stopped.items(), key=lambda pair: -pair[1])
-    saved = 1 - summary.draws / summary.most_draws if summary.most_draws else 0.0
-    reasons = ", ".join(f"{reason} ({counted(count, 'prompt')})" for reason, count in why)
-    unmatched = f", {cost.unmatched:,} without an answer" if cost.unmatched else ""
-    return (
-        f"{counted(summary.draws, 'draw')} ({saved:.0%} saved){unmatched}, {cost.tokens_in:,} prompt + "
-        f"{cost.tokens_out:,} answer tokens in {counted(cost.requests, 'request')}"
-        + (f"; stopped: {reasons}" if why else "")
-    )

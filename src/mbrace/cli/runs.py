@@ -272,6 +272,13 @@ def summary_lines(summary: Summary) -> str:
     if summary.requests or summary.kept_answers:
         cost = Cost(summary.requests, summary.kept_answers, summary.prompt_tokens, summary.completion_tokens)
         parts.append(cost_text(cost))
+    if summary.most_draws:
+        unmatched = f", {summary.unmatched:,} without an answer" if summary.unmatched else ""
+        parts.append(
+            f"{counted(summary.draws, 'draw')} ({1 - summary.draws / summary.most_draws:.0%} saved){unmatched}, "
+            f"{summary.tokens_in:,} prompt + {summary.tokens_out:,} answer tokens in "
+            f"{counted(summary.draw_requests, 'request')}"
+        )
     if summary.cut or summary.blank:
         blank = f", {summary.blank:,} blank" if summary.blank else ""
         parts.append(f"left out: {counted(summary.cut, 'output')} cut at --max-tokens{blank}")

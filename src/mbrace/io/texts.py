@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from mbrace.answers import prompt_of
 from mbrace.errors import UserError, counted, warn
 from mbrace.io.compression import without_packing
 from mbrace.io.parquet import parquet_rows
@@ -28,7 +29,8 @@ class Texts:
 def read_texts(path: str, field: str) -> Texts:
     """The lines of a text file, or `field` and `id` of the records of a JSON Lines or Parquet file.
 
-    A byte order mark is not part of the first text. Packed files are unpacked.
+    A byte order mark is not part of the first text. Packed files are unpacked. The `source` of an answer to a prompt is
+    its `prompt`, or the last of its `messages`.
     """
     name = shown_path(path)
     if path.endswith(".parquet"):
@@ -57,12 +59,20 @@ def _is_json(path: str, first: str, field: str) -> bool:
 def _text_of(row: Any, field: str, where: str) -> str:
     if not isinstance(row, dict):
         raise UserError(f"{where}: expected a JSON object with `{field}`, got {kind(row)}")
-    text = row.get(field)
+    text = source_in(row) if field == "source" else row.get(field)
     if text is None:
         raise UserError(f"{where}: {field}: missing; give records with a string `{field}`")
     if not isinstance(text, str):
         raise UserError(f"{where}: {field}: expected a string, got {kind(text)}")
     return text
+
+
+def source_in(row: Mapping[str, Any]) -> Any:
+    """The source of a record; of an answer to a prompt, its `prompt` or the last of its `messages`."""
+    found = row.get("source")
+    if found is None and isinstance(row.get("messages"), list):
+        return prompt_of(row["messages"], 0).source
+    return row.get("prompt") if found is None else found
 
 
 def _ids_of(rows: Sequence[tuple[int, Any]], name: str) -> list[str] | None:

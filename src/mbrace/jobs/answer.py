@@ -8,19 +8,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from mbrace.answers import Answer, Answering, CountedSource, Prompt, answers, prompt_of
-from mbrace.errors import Parameter, RecordError, ServiceError, SettingError, UserError, check_whole, counted
+from mbrace.answers import Answer, Answering, Prompt, answers, prompt_of
+from mbrace.errors import RESUME, Parameter, RecordError, ServiceError, SettingError, UserError, check_whole, counted
 from mbrace.io.candidates import Bad, Item, checked_input
-from mbrace.io.reading import json_line, parse_json
+from mbrace.io.reading import decode_line, json_line, parse_json
 from mbrace.jobs.decode import AnyUtility, describe_utility, load_utility
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, answer_items, run_job
-from mbrace.jobs.translate import describe_model, load_model, source_item, source_items
+from mbrace.jobs.translate import describe_model, load_model, source_items
 from mbrace.metrics.exact_match import ExactMatch
 from mbrace.records import Location, Record, record_from
-from mbrace.sampler import Receipt
+from mbrace.sampler import Sampler
 from mbrace.setting_fields import settings_from, split
 from mbrace.settings import LOCAL, ModelSettings, Sampling
-from mbrace.utility import Cost, Utility, as_utility, truncated_texts, utility_cost
+from mbrace.utility import Utility, as_utility, truncated_texts, utility_cost
 from mbrace.windows import OnError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def answer_file(
     prompts: str | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
-    model: ModelSettings | CountedSource | None = None,
+    model: ModelSettings | Sampler | None = None,
     utility: AnyUtility = "chrf++",
     save_draws: str | None = None,
     max_cost_tokens: int | None = None,
@@ -69,7 +69,7 @@ def answer_file(
 class AnswerJob:
     """Consensus answers to prompts."""
 
-    model: ModelSettings | CountedSource
+    model: ModelSettings | Sampler
     utility: AnyUtility
     settings: Answering
     candidates: Sampling
@@ -112,12 +112,12 @@ class AnswerJob:
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
         """A prompt: a line of text, or of JSON with `prompt` or `messages`."""
-        if not {".jsonl", ".ndjson"} & set(Path(file).suffixes):
-            item = source_item(row, file, number, prefix, columns=False)
-            return item if isinstance(item, Bad) else Prompt((), id=item.id, source=item.source, location=item.location)
-        location = Location(file, number)
+        location, name = Location(file, number), f"{prefix}{number}" if prefix else number
         try:
-            return _prompt_from(parse_json(row, location), location, f"{prefix}{number}" if prefix else number)
+            if {".jsonl", ".ndjson"} & set(Path(file).suffixes):
+                return _prompt_from(parse_json(row, location), location, name)
+            text = decode_line(row, location).removesuffix("\n").removesuffix("\r")
+            return _prompt_from({"prompt": text}, location, name)
         except RecordError as error:
             return Bad(location, None, error.reason)
 
@@ -129,17 +129,17 @@ def check_answering(model: object, candidates: Sampling) -> None:
             "temperature", 0, "all draws would be the same text, which agrees with itself; give 0.7, say"
         )
     if isinstance(model, ModelSettings) and model.beam_search:
-        raise SettingError("beam_search", ..., "answers are drawn", group="server")
+        raise SettingError("beam_search", ..., "not for answers, which are drawn", group="server")
 
 
 def load_source(
     model: ModelSettings, threads: int, candidates: Sampling, settings: Answering, **of_server: Any
-) -> CountedSource:
+) -> Sampler:
     """The server, or the model here, that answers are drawn from."""
     seed = settings.seed
     loaded = load_model(model, threads, candidates, seed=seed, logprobs=settings.logprobs, **of_server)
     if model.server is not None:
-        return cast(CountedSource, loaded)
+        return cast(Sampler, loaded)
     from mbrace.models.causal import CausalLM, CountedDraws
 
     assert isinstance(loaded, CausalLM)
@@ -157,21 +157,15 @@ def _prompt_from(fields: Any, location: Location, default_id: str | int) -> Prom
         raise RecordError(location, "prompt: expected a text; messages: expected a list of turns")
     others = {name: value for name, value in fields.items() if name not in ("id", "prompt", "messages")}
     try:
-        prompt = prompt_of(asked, known.id, location=location, others=others or None)
+        return prompt_of(asked, known.id, location=location, others=others or None)
     except UserError as error:
         raise RecordError(location, str(error)) from None
-    if not (prompt.source or "").strip():
-        raise RecordError(location, "prompt: is empty")
-    return prompt
 
 
 @dataclass
 class AnswerSummary(Summary):
-    """What a run of answers did."""
+    """What a run of answers did, and why its races stopped."""
 
-    draws: int = 0
-    most_draws: int = 0  # with all n for each prompt
-    receipt: Receipt = field(default_factory=Receipt)
     stopped: dict[str, int] = field(default_factory=dict)
 
 
@@ -181,7 +175,7 @@ class AnswerWorker:
 
     job: AnswerJob
     utility: Utility
-    source: CountedSource
+    source: Sampler
     summary: AnswerSummary = field(default_factory=AnswerSummary)
 
     def interrupt(self) -> None:
@@ -219,9 +213,9 @@ class AnswerWorker:
         def pass_on(record: Record, error: Exception) -> None:
             server = self._server
             if server is not None and server.budget.is_spent:
+                limit, spent = Parameter("max_cost_tokens", server.budget.tokens), f"{server.budget.spent:,} tokens"
                 raise ServiceError(
-                    f"max_cost_tokens {server.budget.tokens}: {server.budget.spent:,} tokens are spent, and "
-                    f"{record.where} has no draw; go on with --resume and more tokens"
+                    f"{limit}: {spent} are spent, and {record.where} has no draw; go on with {RESUME} and more tokens"
                 )
             on_error(record, error)
 
@@ -238,28 +232,27 @@ class AnswerWorker:
         return json_line(fields)
 
     def _count(self, answer: Answer) -> None:
-        summary = self.summary
-        summary.sentences += 1
-        summary.draws += answer.draws
-        summary.most_draws += self.job.settings.n
-        summary.receipt += answer.receipt
+        summary, cost, decoded = self.summary, answer.receipt, answer.decoded
         summary.stopped[answer.stopped] = summary.stopped.get(answer.stopped, 0) + 1
-        summary.cut, summary.blank = summary.receipt.cut, summary.receipt.blank
-        if answer.decoded is not None:
-            summary.utility_calls += answer.decoded.utility_calls
-            summary.pairs_scored += answer.decoded.pairs_scored
-            summary.strings += answer.decoded.strings
+        spent = {
+            name: getattr(cost, name) for name in ("draws", "unmatched", "cut", "blank", "tokens_in", "tokens_out")
+        }
+        spent |= {"sentences": 1, "most_draws": self.job.settings.n, "draw_requests": cost.requests}
+        spent |= {name: getattr(decoded, name) for name in ("utility_calls", "pairs_scored", "strings")}
+        for name, count in spent.items():
+            setattr(summary, name, getattr(summary, name) + count)
         summary.truncated = truncated_texts(self.utility)
-        cost: Cost = utility_cost(self.utility)
-        for name, count in asdict(cost).items():
+        for name, count in asdict(utility_cost(self.utility)).items():
             setattr(summary, name, count)
 
 
 def bound(job: AnswerJob, prompts: int | None) -> str:
     """The most that a run may cost, for a person, before it starts."""
     n, tokens = job.settings.n, job.model.max_tokens if isinstance(job.model, ModelSettings) else 0
-    each = f"at most {n} draws of {tokens} tokens per prompt"
+    each = f"at most {counted(n, 'draw')} of {counted(tokens, 'token')} per prompt"
     if prompts is not None:
-        each += f": {prompts * n:,} draws, {prompts * n * tokens:,} tokens out for {counted(prompts, 'prompt')}"
-    limit = "" if job.max_cost_tokens is None else f"; at most {job.max_cost_tokens:,} tokens in and out"
+        each += (
+            f": {counted(prompts * n, 'draw')}, {prompts * n * tokens:,} tokens out for {counted(prompts, 'prompt')}"
+        )
+    limit = "" if job.max_cost_tokens is None else f"; at most {counted(job.max_cost_tokens, 'token')} in and out"
     return each + limit

@@ -14,7 +14,7 @@ import numpy as np
 from mbrace.errors import Parameter, RecordError, SettingError, UserError, check_number, counted
 from mbrace.io.candidates import Bad, Item, Paths, Row, checked_input, expand, location_of, read_items
 from mbrace.io.reading import json_line, parse_json
-from mbrace.io.texts import read_texts
+from mbrace.io.texts import read_texts, source_in
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.records import Location, Record, kind
 from mbrace.utilities.replay import file_name, read_table
@@ -72,6 +72,7 @@ class Answer(Record):
     """A decoded answer: its text is the first hypothesis, then comes the rest of its n-best list, with utilities."""
 
     utilities: Sequence[float | None] = ()
+    messages: Sequence[Any] | None = None  # of the prompt, where it was a chat
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,10 @@ class ExportWorker:
         source = self.sources.get(str(item.id)) if item.source is None else item.source
         if source is None:
             return Bad(location_of(item), item.id, f"source: missing; {self._source_remedy()}")
-        prompt = self.job.prompt.replace("{source}", source)
+        if item.messages is not None and len(item.messages) > 1 and not self.job.chat:
+            reason = f"messages: more than one turn; give {Parameter('chat', True)}, which writes all of them"
+            return Bad(location_of(item), item.id, reason)
+        prompt = self._messages(item, self.job.prompt.replace("{source}", source))
         if self.job.format == "sft":
             return json_line({"id": item.id, **self._completion(prompt, item.hypotheses[0])})
         rejected = self._worst(item)
@@ -186,21 +190,25 @@ class ExportWorker:
             f"{len(self.sources)}; give the candidate file that it was decoded from, which has ids"
         )
 
-    def _completion(self, prompt: str, text: str) -> dict[str, Any]:
+    def _completion(self, prompt: Any, text: str) -> dict[str, Any]:
         if self.job.chat:
-            return {"messages": [*self._prompt_messages(prompt), {"role": "assistant", "content": text}]}
+            return {"messages": [*prompt, {"role": "assistant", "content": text}]}
         return {"prompt": prompt, "completion": text}
 
-    def _preference(self, prompt: str, best: str, utility: float, worst: str, worst_utility: float) -> dict[str, Any]:
+    def _preference(self, prompt: Any, best: str, utility: float, worst: str, worst_utility: float) -> dict[str, Any]:
         scores = {"score_chosen": utility, "score_rejected": worst_utility}
         if not self.job.chat:
             return {"prompt": prompt, "chosen": best, "rejected": worst, **scores}
         chosen, rejected = ([{"role": "assistant", "content": text}] for text in (best, worst))
-        return {"prompt": self._prompt_messages(prompt), "chosen": chosen, "rejected": rejected, **scores}
+        return {"prompt": prompt, "chosen": chosen, "rejected": rejected, **scores}
 
-    def _prompt_messages(self, prompt: str) -> list[dict[str, str]]:
-        system = [] if self.job.system is None else [{"role": "system", "content": self.job.system}]
-        return [*system, {"role": "user", "content": prompt}]
+    def _messages(self, item: Answer, prompt: str) -> str | list[Any]:
+        """The prompt or, with `chat`, its messages: those of the answer where it has some."""
+        if not self.job.chat:
+            return prompt
+        turns = list(item.messages or [{"role": "user", "content": prompt}])
+        has_own = turns[0].get("role") == "system" or self.job.system is None
+        return turns if has_own else [{"role": "system", "content": self.job.system}, *turns]
 
     def _worst(self, item: Answer) -> tuple[float, str, float] | str:
         """The utility of the answer, and the worst hypothesis with its own; or why there is none."""
@@ -241,7 +249,10 @@ def _is_score(value: float | None) -> bool:
 
 
 def _answer(fields: Mapping[str, Any], location: Location) -> Answer:
-    text, source = fields.get("text"), fields.get("source")
+    try:
+        text, source = fields.get("text"), source_in(fields)
+    except UserError as error:
+        raise RecordError(location, str(error)) from None
     if not isinstance(text, str):
         raise RecordError(location, f"text: expected the decoded string, got {kind(text)}")
     if not isinstance(source, str | None):
@@ -259,4 +270,5 @@ def _answer(fields: Mapping[str, Any], location: Location) -> Answer:
     for value in utilities:
         if isinstance(value, bool) or not isinstance(value, int | float | None):
             raise RecordError(location, f"utility: expected a number, got {kind(value)}")
-    return Answer(texts, None, fields["id"], source, location=location, utilities=utilities)
+    messages = fields.get("messages") if fields.get("source") is None else None
+    return Answer(texts, None, fields["id"], source, location=location, utilities=utilities, messages=messages)

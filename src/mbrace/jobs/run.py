@@ -49,6 +49,14 @@ class Summary:
     drawn: int = 0  # pseudo-references drawn from a live model
     cut: int = 0  # outputs of a server that ended at max_tokens, and blank ones: they are no candidates
     blank: int = 0
+    draws: int = (
+        0  # of answers, out of this many at most; those without a match of a vote's pattern, and what they cost
+    )
+    most_draws: int = 0
+    unmatched: int = 0
+    draw_requests: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
     hypothesis_seconds: float = 0.0  # spent on hypotheses of a live model
     seconds: float = 0.0
     phases: Phases = field(default_factory=Phases)

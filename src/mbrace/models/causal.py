@@ -99,8 +99,8 @@ class CountedDraws:
         self._model.codec = FilledPrompts(model.codec)
         self._sampler = self._model.sampler(seed=seed, max_length=max_tokens, ahead=(), **sampling)
 
-    def start_counted(self, records: Sequence[Record], receipts: dict[str | int, Receipt]) -> FunctionDrawer:
-        """Begin a window of races, whose costs are added to `receipts`."""
+    def start(self, records: Sequence[Record]) -> FunctionDrawer:
+        """Begin a window of races."""
         filled = [replace(record, source=self._codec.fill(record)) for record in records]
         drawer = self._sampler.start(filled)
         prompt_sizes = [len(row) for row in self._model.codec.encode([record.source or "" for record in filled])]
@@ -113,13 +113,12 @@ class CountedDraws:
                 sizes = [self._codec.size(text) + 1 for text in draws.texts]
                 cut = [size > self._most for size in sizes]
                 blank = [not text for text in draws.texts]
-                name = records[want.sentence].id
-                receipts[name] = receipts.get(name, Receipt()) + Receipt(
+                receipt = Receipt(
                     prompt_sizes[want.sentence], sum(min(size, self._most) for size in sizes), 0, len(sizes),
                     sum(cut), sum(blank), seconds=seconds,
                 )  # fmt: skip
                 usable = [text for text, *bad in zip(draws.texts, cut, blank, strict=True) if not any(bad)]
-                out.append(Draws(usable, None, len(draws.texts) - len(usable)))
+                out.append(Draws(usable, None, len(draws.texts) - len(usable), receipt=receipt))
             return out
 
         return FunctionDrawer(draw)

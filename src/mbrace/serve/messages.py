@@ -91,8 +91,6 @@ def asked_from(body: Any, *, chat: bool, model: str, settings: Answering, utilit
         prompt = prompt_of(asked, name, request=passed or None, seed=seed)
     except UserError as error:
         raise BadRequest(str(error), "messages") from None
-    if not (prompt.source or "").strip():
-        raise BadRequest("the last message is empty", "messages")
     with_usage = isinstance(options, dict) and bool(options.get("include_usage"))
     settings = settings.replace(nbest=min(settings.n, max(2, choices)))  # the runner-up is named
     return Asked(prompt, chat, choices, settings, utility, bool(stream), with_usage)

@@ -35,16 +35,15 @@ class Drawn:
         """Those that are whole answers."""
         usable = [choice for choice in self.choices if choice.is_usable or self.accepts_blank]
         scores = [choice.logprob or 0.0 for choice in usable] if logprobs else None
-        return Draws([choice.text for choice in usable], scores, len(self.choices) - len(usable))
+        unusable = len(self.choices) - len(usable)
+        return Draws([choice.text for choice in usable], scores, unusable, receipt=self.receipt)
 
 
 class ServerDrawer:
-    """Draws for one window of records. `receipts` collects what each of them cost."""
+    """Draws for one window of records."""
 
-    def __init__(
-        self, server: Server, records: Sequence[Record], stream: str, receipts: dict[str | int, Receipt] | None = None
-    ) -> None:
-        self._server, self._records, self._stream, self._receipts = server, records, stream, receipts
+    def __init__(self, server: Server, records: Sequence[Record], stream: str) -> None:
+        self._server, self._records, self._stream = server, records, stream
         self._wanted: dict[Want, Future[Drawn]] = {}
         self._is_cancelled = False
 
@@ -71,9 +70,6 @@ class ServerDrawer:
         except BaseException as error:
             self._give_up(keep=not isinstance(error, ServiceError))
             raise
-        if self._receipts is not None:
-            name = self._records[want.sentence].id
-            self._receipts[name] = self._receipts.get(name, Receipt()) + drawn.receipt
         return drawn.draws(logprobs=self._server.logprobs)
 
     def cancel(self) -> None:
@@ -100,9 +96,9 @@ class Ongoing:
         self._drawers: list[ServerDrawer] = []
         self._is_cancelled = False
 
-    def start_counted(self, records: Sequence[Record], receipts: dict[str | int, Receipt]) -> ServerDrawer:
-        """Begin a window of races, whose costs are added to `receipts`."""
-        drawer = self._server.start_counted(records, receipts)
+    def start(self, records: Sequence[Record]) -> ServerDrawer:
+        """Begin a window of races."""
+        drawer = self._server.start(records)
         self._drawers.append(drawer)
         if self._is_cancelled:
             drawer.cancel()

@@ -131,7 +131,7 @@ class Client:
         self._not_before = 0.0  # when requests may be sent again: a Retry-After applies to all of them
         self._announced = -math.inf
         self._lock = threading.Lock()
-        self._interrupted = self._is_finishing = False
+        self._interrupted = self._is_finishing = self._has_connected = False
         self._running: _Loop | None = None
 
     def start(self, work: Coroutine[Any, Any, Answer]) -> Future[Answer]:
@@ -235,6 +235,10 @@ class Client:
             return None, _Failure(self._hide(f"an answer that cannot be read ({error})"))
         except httpx.RequestError as error:  # refused and cut connections
             words = f"{type(error).__name__} ({error})" if str(error) else type(error).__name__
+            if isinstance(error, httpx.ConnectError) and not self._has_connected:
+                return None, _Failure(
+                    self._hide(f"nothing answers there ({error}); is the server running?"), final=True
+                )
             may_be_this_one = isinstance(error, (httpx.ReadTimeout, httpx.ReadError, httpx.RemoteProtocolError))
             return None, _Failure(self._hide(words), unreachable=not may_be_this_one)
         after = headers.get("retry-after")
@@ -262,6 +266,7 @@ class Client:
         method, address = ("GET" if body is None else "POST"), self._at(path)
         parts, size = [], 0
         async with self._running.client.stream(method, address, json=body) as response:
+            self._has_connected = True
             async for part in response.aiter_bytes():
                 size += len(part)
                 if size > MOST_BYTES:

@@ -166,10 +166,6 @@ class Server:
             source_of(record)
         return ServerDrawer(self, records, "draw")
 
-    def start_counted(self, records: Sequence[Record], receipts: dict[str | int, Receipt]) -> ServerDrawer:
-        """Begin a window of races, whose costs are added to `receipts`."""
-        return ServerDrawer(self, records, "draw", receipts)
-
     def answer(
         self,
         prompts: str | Sequence[str | Sequence[Message]],
