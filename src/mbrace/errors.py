@@ -159,6 +159,12 @@ def check_number(name: str, value: object, *, least: float, most: float = math.i
         raise SettingError(name, value, f"must be {allowed}")
 
 
+def installing(extra: str) -> str:
+    """The command that brings an extra: its weights are packages of a clone."""
+    weights = {"learned": "./packages/mbrace-learned", "models": "./packages/mbrace-de-en"}.get(extra)
+    return f"pip install 'mbrace[{extra}]'" + (f" {weights} (in a clone of mbrace)" if weights else "")
+
+
 def require(module: str, *, extra: str) -> Any:
     """Import `module`, or say which extra of mbrace brings it."""
     try:
@@ -167,9 +173,7 @@ def require(module: str, *, extra: str) -> Any:
         package = (error.name or module).split(".")[0]  # the missing package may be one that the module imports
         if package == "mbrace":  # our own mistake, which no extra fixes
             raise
-        raise UserError(
-            f"{package} is not installed ({error}); install it with: pip install 'mbrace[{extra}]'"
-        ) from error
+        raise UserError(f"{package} is not installed ({error}); install it with: {installing(extra)}") from error
 
 
 # Words for messages and tables

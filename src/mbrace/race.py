@@ -30,7 +30,7 @@ from mbrace.result import Decoded, Phases, Step
 from mbrace.sampler import Drawer, Draws, Listed, Sampler, Want, checked_draws, is_all, is_function, largest, steps
 from mbrace.sentence import NOBODY, SentenceRace
 from mbrace.settings import Race
-from mbrace.utility import Ask, Scorer, Utility, helper_threads, implements, parallel_of
+from mbrace.utility import Ask, Scorer, Utility, helper_threads, implements, parallel_of, short_name
 
 Watch: TypeAlias = Callable[[Record, NDArray[np.int64], Standings, NDArray[np.bool_]], None]
 
@@ -148,7 +148,7 @@ def _check_sources(records: Sequence[Record], utility: Utility) -> None:
     if utility.needs_source:
         for record in records:
             if record.source is None:
-                raise record.error(f"source: missing; utility {utility.name} scores with the source")
+                raise record.error(f"source: missing; utility {short_name(utility)} scores with the source")
 
 
 def _start(window: Sequence[SentenceRace], sampler: Sampler, utility: Utility, phases: Phases) -> tuple[Drawer, Scorer]:

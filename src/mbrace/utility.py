@@ -376,6 +376,11 @@ def check_aligned(utility: str, **columns: Sequence[str]) -> None:
             raise UserError(f"utility {utility}: {len(texts)} {first} but {len(aligned)} {kind}; give one for each")
 
 
+def short_name(utility: Utility) -> str:
+    """What a message calls a utility: its signature without options."""
+    return utility.name.split("|")[0]
+
+
 def pair_columns(
     utility: Utility, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None
 ) -> list[Sequence[str]]:
@@ -383,7 +388,7 @@ def pair_columns(
     columns = {"hypotheses": hypotheses, "references": references}
     if utility.needs_source:
         if sources is None:
-            raise UserError(f"utility {utility.name}: scores with the source; give sources")
+            raise UserError(f"utility {short_name(utility)}: scores with the source; give sources")
         columns["sources"] = sources
     check_aligned(utility.name, **columns)
     return list(columns.values())

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mbrace.cli.messages import show
+from mbrace.errors import installing
 from mbrace.utility import cores
 
 WIDTH = 80
@@ -78,7 +79,7 @@ def as_text(found: dict[str, Any]) -> str:
         installed = ", ".join(f"{name} {version}" for name, version in packages.items() if version is not None)
         rows.append((f"[{extra}]", installed if not missing else f"missing: {', '.join(missing)}"))
         if missing:
-            rows.append(("", f"pip install 'mbrace[{extra}]'"))
+            rows.append(("", installing(extra)))
     width = max(len(name) for name, _ in rows)
     return "\n".join(_wrapped(f"{name:<{width}}  ", text) for name, text in rows)
 

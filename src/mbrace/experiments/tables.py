@@ -26,7 +26,7 @@ from mbrace.io.atomic import replace_file
 from mbrace.io.candidates import read_records
 from mbrace.records import Record
 from mbrace.utilities.replay import Replay
-from mbrace.utility import Ask, Sentence, Utility
+from mbrace.utility import Ask, Sentence, Utility, short_name
 
 SPLITS = {"valid": "valid", "validation": "valid", "dev": "valid", "test": "test"}
 ENDINGS = re.compile(r"(\.jsonl|\.json)?(\.gz|\.xz|\.bz2|\.zst)?$")
@@ -178,7 +178,7 @@ def compute(records: Sequence[Record], utility: Utility) -> list[NDArray[np.floa
         else:
             asked.append(list(known))
         if utility.needs_source and record.source is None:
-            raise record.error(f"source: missing; utility {utility.name} scores with the source")
+            raise record.error(f"source: missing; utility {short_name(utility)} scores with the source")
     scorer = utility.start([Sentence(r.id, r.source, texts) for r, texts in zip(records, hypotheses, strict=True)])
     asks = [Ask(p, np.arange(len(hypotheses[p])), texts) for p, texts in enumerate(asked)]
     found = []

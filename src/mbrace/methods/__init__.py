@@ -20,7 +20,7 @@ from mbrace.errors import Parameter, SettingError, UserError
 from mbrace.records import Record
 from mbrace.result import Decoded, Phases, Step
 from mbrace.sampler import Draws, Listed, Sampler, Schedule, Want, checked_draws, is_all, is_function, largest
-from mbrace.utility import Scorer, Sentence, Utility
+from mbrace.utility import Scorer, Sentence, Utility, short_name
 
 RACE = "race"  # stands for no method: the plain race
 METHODS = {  # the class of each, which is in the module of that name
@@ -185,4 +185,4 @@ def check_saving(method: Method | None, *, parameter: str = "save_utilities") ->
 
 def refused(method: object, utility: Utility, why: str) -> UserError:
     """The error about a utility that a method does not work with."""
-    return SettingError("method", name_of(method), f"utility {utility.name} {why}, or another method")
+    return SettingError("method", name_of(method), f"utility {short_name(utility)} {why}, or another method")

