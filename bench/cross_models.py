@@ -18,8 +18,7 @@ import transformers
 from mbrace.cross import mt5
 from mbrace.cross.batches import BatchStream
 from mbrace.cross.metricx import MetricX
-from mbrace.cross.xcomet import XCOMET
-from mbrace.cross.xcomet_network import XCOMETNetwork
+from mbrace.cross.xcomet import XCOMET, XCOMETNetwork
 from mbrace.neural.encoder import Readout
 from mbrace.neural.head import FeedForward
 

@@ -25,13 +25,13 @@ import numpy as np
 import torch
 import transformers
 from neural_table import Results
-from random_comet import SpeedOnlyComet, estimate, in_batches, make_config, make_tokenizer, numbered
+from random_comet import SpeedOnlyComet, estimate, in_batches, make_config, make_tokenizer
 from speed_only import Table, references_of
 
 import mbrace
 from mbrace.io.candidates import read_records
 from mbrace.neural.encoder import Encoder, Readout
-from mbrace.neural.head import Estimator, PairBlock, to_device
+from mbrace.neural.head import Estimator, PairBlock
 from mbrace.result import Phases
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -168,11 +168,10 @@ class Bench:
     def head(self) -> None:
         """Pairs per second through the head, vectors given, every pair of a sentence counted.
 
-        `estimate` on one sentence of size x size; ours on the same, on a list against itself (comet-mbr's own setting:
-        candidates are their own references), and on sentences with their real duplicates, which are scored once.
+        `estimate` on one sentence of size x size; ours on the same, and on several such sentences at once.
         """
         size, units = len(self.records[0].hypotheses), self.config.hidden_size
-        few = self.records[: 2 * self.slice]
+        sentences = min(len(self.records), 2 * self.slice)
         for name, dtype, matmul in (
             ("float32", torch.float32, "highest"),
             ("float32, TF32", torch.float32, "high"),
@@ -184,32 +183,25 @@ class Bench:
             generator = torch.Generator().manual_seed(1)
             vectors = torch.randn(2 * size, units, generator=generator).to(self.device, dtype)
             s = torch.randn(1, units, generator=generator).to(self.device, dtype)
-            apart, same = np.arange(2 * size).reshape(2, size), np.arange(size)[None].repeat(2, axis=0)
-
-            def ours(blocks: Sequence[Any], head: Any = head, vectors: Any = vectors, s: Any = s) -> list[torch.Tensor]:
-                sides = [to_device(np.concatenate(side), self.device) for side in zip(*blocks, strict=True)]
-                hypotheses, references = (vectors[side] for side in sides)
-                heights, widths = ([len(side) for side in names] for names in zip(*blocks, strict=True))
-                parts = [x.split(heights) for x in (hypotheses, head.prepare(hypotheses, s))]
-                return head.score([PairBlock(*each) for each in zip(*parts, references.split(widths), strict=True)])
-
             h, r = vectors[:size], vectors[size:]
+
+            def ours(count: int, head: Any = head, h: Any = h, r: Any = r, s: Any = s) -> list[torch.Tensor]:
+                return head.score([PairBlock(h, head.prepare(h, s), r)] * count)
+
             runs: list[tuple[str, Callable[[], list[torch.Tensor]], int]] = [
                 ("estimate, a batch a hypothesis (comet-mbr)", partial(in_batches, head, h, r, s, 1), 1),
                 ("estimate, batches of 16,384 pairs", partial(in_batches, head, h, r, s, max(1, 16384 // size)), 1),
-                ("mbrace, one sentence, no string twice", partial(ours, [apart]), 1),
-                ("mbrace, one sentence, a list against itself", partial(ours, [same]), 1),
-                (f"mbrace, {len(few)} sentences, real duplicates", partial(ours, list(map(numbered, few))), len(few)),
-                (f"mbrace, {len(few)} sentences, lists against themselves", partial(ours, [same] * len(few)), len(few)),
+                ("mbrace, one sentence", partial(ours, 1), 1),
+                (f"mbrace, {sentences} sentences", partial(ours, sentences), sentences),
             ]
             exact = in_batches(head, h, r, s, 1, torch.float64)[0]
-            for label, run, sentences in runs:
+            for label, run, count in runs:
                 seconds = self.timed(run, repeats=5)
                 note = ""
-                if "itself" not in label and sentences == 1:
+                if count == 1:
                     error = (torch.cat([table.flatten() for table in run()]).double() - exact.flatten()).abs().max()
                     note = f"largest error {error:.1e} against float64"
-                self.results.add("head", f"{label}, {name}", sentences * size * size, seconds, "pairs/s", note)
+                self.results.add("head", f"{label}, {name}", count * size * size, seconds, "pairs/s", note)
         torch.set_float32_matmul_precision("highest")
 
     def races(self) -> None:

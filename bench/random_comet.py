@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
-from speed_only import Table, decided_by, references_of
+from speed_only import Table, decided_by
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
-import mbrace
 from mbrace.neural.encoder import Encoder
 from mbrace.neural.head import Estimator
 from mbrace.neural.scorer import NeuralUtility, RaceScorer
@@ -61,14 +59,6 @@ def in_batches(
         mt, ref = part.repeat_interleave(len(r), 0), r.repeat(len(part), 1)
         scores.append(estimate(head, s.expand(len(mt), -1), mt, ref))
     return [torch.cat(scores)]
-
-
-def numbered(record: mbrace.Record) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers for the distinct hypotheses and pseudo-references of a sentence; equal strings have equal numbers."""
-    numbers: dict[str, int] = {}
-    sides = (dict.fromkeys(record.hypotheses), dict.fromkeys(references_of(record)))
-    found = [np.array([numbers.setdefault(text, len(numbers)) for text in side]) for side in sides]
-    return found[0], found[1]
 
 
 def make_tokenizer(texts: Sequence[str]) -> Any:

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import mbrace
-from mbrace.neural.clusters import k_means, lloyd, spread_out
 from mbrace.neural.comet import Comet
 from mbrace.neural.embedding import Embedding
+from mbrace.neural.scorer import k_means, lloyd, spread_out
 
 HERE = Path(__file__).parent / "oracle"
 sys.path.insert(0, str(HERE))

@@ -70,7 +70,7 @@ def test_loaders_of_transformers_are_called_in_one_place_and_never_trust_code() 
                 found.append(path.name)
                 settings = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
                 assert settings["trust_remote_code"] == "False"
-    assert found == ["loader.py"]
+    assert found == ["pretrained.py"]
 
 
 CODE = "open('CODE RAN', 'w')\n"

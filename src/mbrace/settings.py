@@ -422,6 +422,14 @@ class Network(Settings):
     )
 
 
+class NetworkOptions(TypedDict, total=False):
+    """The fields of `Network` as keywords, except `model`."""
+
+    device: str | None
+    dtype: str | None
+    batch_tokens: int | None
+
+
 _HERE = {"excludes": (("server", ..., "which does not get it"),)}
 _ENCODER = {"excludes": (("server", ..., "which does not get it"), ("prompt", ..., "which is for decoder-only models"))}
 _THERE = {"needs": ("server", ...)}

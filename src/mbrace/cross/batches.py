@@ -163,8 +163,6 @@ class BatchStream:
     def __init__(
         self, *, pad: int, limit: int, device: torch.device, batch_tokens: int | None = None, gpu_tokens: int = 32768
     ) -> None:
-        if batch_tokens is not None and batch_tokens < 1:
-            raise UserError(f"batch_tokens {batch_tokens}: must be 1 or more")
         self.device = device
         self.batch_tokens = batch_tokens or (gpu_tokens if device.type == "cuda" else 2048)
         self.truncated = 0

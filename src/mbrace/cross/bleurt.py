@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,13 +24,16 @@ from torch.nn import functional
 
 from mbrace.cross.batches import Batch, BatchStream, InputRows, Pieces
 from mbrace.cross.scorer import CrossEncoder, Session, chunks
-from mbrace.errors import UserError, check_whole, require
+from mbrace.errors import UserError, require
 from mbrace.neural import pretrained
-from mbrace.neural.checkpoint import check_finite, check_keys, check_shapes
-from mbrace.neural.device import choose_device_and_dtype, dtype_name
+from mbrace.neural.device import dtype_name, place
 from mbrace.neural.head import linear, to_device
-from mbrace.neural.pretrained import read_weights
+from mbrace.neural.pretrained import check_weights, read_weights
 from mbrace.neural.tokens import valid_unicode
+from mbrace.settings import NetworkOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True)
@@ -235,24 +238,14 @@ class BLEURT(CrossEncoder):
     """BLEURT's score of a hypothesis given a reference: about 0 for unrelated texts to about 1 for equal ones.
 
     `model` is a folder or a hub name of a checkpoint of `bleurt-pytorch` (`lucadiliello/BLEURT-20`, `-D12`, ...).
-    `device` is by default a GPU if there is one; `dtype` is by default bfloat16 on a GPU and float32 elsewhere;
-    `batch_tokens` limits a batch. A pair that is too long for the model is cut as BLEURT does it, the longer side
+    Other parameters are those of `settings.Network`. A pair that is too long is cut as BLEURT does it, the longer side
     first.
     """
 
     needs_source = False
 
-    def __init__(
-        self,
-        model: str | Path,
-        *,
-        device: str | None = None,
-        dtype: str | None = None,
-        batch_tokens: int | None = None,
-    ) -> None:
-        if batch_tokens is not None:
-            check_whole("batch_tokens", batch_tokens, least=1)
-        chosen_device, chosen_dtype = choose_device_and_dtype(device, dtype)
+    def __init__(self, model: str | Path, **network: Unpack[NetworkOptions]) -> None:
+        device, dtype, batch_tokens = place(network)
         folder = pretrained.find(str(model))
         settings = pretrained.read_config(folder)
         shape = _shape(settings, folder / "config.json")
@@ -260,10 +253,10 @@ class BLEURT(CrossEncoder):
         activation = _activation(settings, folder / "config.json")
         epsilon = float(settings.get("layer_norm_eps", 1e-12))
         weights = _read_weights(folder, shape)
-        self.network = BleurtNetwork(shape, weights, activation, epsilon, device=chosen_device, dtype=chosen_dtype)
+        self.network = BleurtNetwork(shape, weights, activation, epsilon, device=device, dtype=dtype)
         limit = min(shape.max_position_embeddings, self.tokens.limit)
-        self.stream = BatchStream(pad=0, limit=limit, device=chosen_device, batch_tokens=batch_tokens)
-        self.name = f"bleurt|{pretrained.label(model)}|encoder:{dtype_name(chosen_dtype)}"
+        self.stream = BatchStream(pad=0, limit=limit, device=device, batch_tokens=batch_tokens)
+        self.name = f"bleurt|{pretrained.label(model)}|encoder:{dtype_name(dtype)}"
 
     def session(self) -> BleurtSession:
         """An empty session, for one window."""
@@ -355,8 +348,5 @@ def _read_weights(folder: Path, shape: BleurtShape) -> dict[str, Tensor]:
     path, state = read_weights(folder)
     # Older files hold position numbers, which are not weights.
     state = {name: value for name, value in state.items() if name != "bleurt.embeddings.position_ids"}
-    wanted = shape.weights()
-    check_keys(set(state), set(wanted), "", path)
-    check_shapes(state, wanted, "", path)
-    check_finite(state, "", path)
+    check_weights(state, shape.weights(), "", path)
     return {name: value.float() for name, value in state.items()}

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,12 @@ from mbrace.cross.batches import EMPTY, Batch, BatchStream, InputRows, Pieces
 from mbrace.cross.scorer import HYPOTHESIS, REFERENCE, SOURCE, CrossUtility, Session, chunks
 from mbrace.errors import UserError
 from mbrace.neural import pretrained
-from mbrace.neural.device import choose_device_and_dtype, dtype_name
+from mbrace.neural.device import dtype_name, place
 from mbrace.neural.tokens import valid_unicode
+from mbrace.settings import NetworkOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 TOKENIZER = "google/mt5-xl"  # the published recipe's; MetricX's own repositories have none
 LABELS = {HYPOTHESIS: "candidate", REFERENCE: "reference", SOURCE: "source"}
@@ -52,7 +56,7 @@ class MetricX(CrossUtility):
     `model` is a folder as transformers has it, or a hub name. `version` ("23" or "24") and, for version 23, `qe`
     (whether the checkpoint is for quality estimation) are taken from the model's name unless given. Version 24 also
     reads the source, and can estimate quality without a reference. `tokenizer` is a folder or hub name, by default the
-    model's own folder if it has a tokenizer, else mT5's. `device`, `dtype` and `batch_tokens` as for `XCOMET`.
+    model's own folder if it has a tokenizer, else mT5's. Other parameters are those of `settings.Network`.
     """
 
     def __init__(
@@ -62,23 +66,21 @@ class MetricX(CrossUtility):
         version: str | None = None,
         qe: bool | None = None,
         tokenizer: str | Path | None = None,
-        device: str | None = None,
-        dtype: str | None = None,
-        batch_tokens: int | None = None,
+        **options: Unpack[NetworkOptions],
     ) -> None:
         label = pretrained.label(model)
         version = _version(label, version)
         qe = _quality_only(label, version, qe)
-        chosen_device, chosen_dtype = choose_device_and_dtype(device, dtype)
+        device, dtype, batch_tokens = place(options)
         folder = pretrained.find(str(model))
         shape = mt5.MT5Shape.read(folder)
         words = _find_tokenizer(folder, tokenizer)
         made = pretrained.tokenizer(words, "T5TokenizerFast", shape.vocab_size)
-        network = mt5.MT5Network(shape, mt5.read_mt5_weights(folder, shape), chosen_device, chosen_dtype)
+        network = mt5.MT5Network(shape, mt5.read_mt5_weights(folder, shape), device, dtype)
         limit = VERSIONS[version].limit - 1
-        stream = BatchStream(pad=0, limit=limit, device=chosen_device, batch_tokens=batch_tokens)
+        stream = BatchStream(pad=0, limit=limit, device=device, batch_tokens=batch_tokens)
         kind = f"metricx-{version}{'-qe' if qe else ''}"
-        name = f"{kind}|{label}|negated|{dtype_name(chosen_dtype)}"
+        name = f"{kind}|{label}|negated|{dtype_name(dtype)}"
         self._assemble(name, version, qe, network, made, stream)
 
     def _assemble(

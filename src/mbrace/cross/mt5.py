@@ -20,9 +20,8 @@ from torch import Tensor
 from mbrace.cross.batches import Batch
 from mbrace.errors import UserError
 from mbrace.neural import pretrained
-from mbrace.neural.checkpoint import check_keys, check_shapes
 from mbrace.neural.encoder import repeats_for_cpu
-from mbrace.neural.pretrained import read_weights
+from mbrace.neural.pretrained import check_weights, read_weights
 
 SCORED = 250089  # the token <extra_id_10>, whose logit is the score
 FIRST = 0  # the token the decoder begins with
@@ -100,11 +99,9 @@ def read_mt5_weights(folder: Path, shape: MT5Shape) -> dict[str, Tensor]:
     if "shared.weight" not in state and copies[0] is not None:
         state["shared.weight"] = copies[0]
     state.pop("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight", None)  # old files; never read
-    wanted = shape.weights()
     if shape.tie_word_embeddings:
         state.pop("lm_head.weight", None)
-    check_keys(set(state), set(wanted), "", path)
-    check_shapes(state, wanted, "", path)
+    check_weights(state, shape.weights(), "", path, finite=False)
     return state
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,12 +20,132 @@ from torch import Tensor
 
 from mbrace.cross.batches import Batch, BatchStream, InputRows, Pieces, index_in_row
 from mbrace.cross.scorer import CrossUtility, Session, chunks
-from mbrace.cross.xcomet_network import KINDS, XCOMETNetwork, build_network, check_settings
+from mbrace.errors import UserError
 from mbrace.neural import checkpoint as layout
 from mbrace.neural import pretrained
-from mbrace.neural.device import choose_device_and_dtype, dtype_name
-from mbrace.neural.head import to_device
+from mbrace.neural.device import dtype_name, place
+from mbrace.neural.encoder import Readout
+from mbrace.neural.head import FeedForward, linear, to_device
+from mbrace.neural.pretrained import check_weights
 from mbrace.neural.tokens import valid_unicode
+from mbrace.settings import NetworkOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+SEGMENTS = ["mt", "src", "ref"]
+# The defaults of the originals' constructors for what a checkpoint does not state.
+KINDS: dict[str, dict[str, Any]] = {
+    "unified_metric": {
+        "pretrained_model": "microsoft/infoxlm-large",
+        "sent_layer": "mix",
+        "layer_transformation": "sparsemax",
+        "word_layer": 24,
+        "input_segments": SEGMENTS,
+        "word_level_training": False,
+        "error_labels": ["minor", "major"],
+    },
+    "xcomet_metric": {
+        "encoder_model": "XLM-RoBERTa-XL",
+        "pretrained_model": "facebook/xlm-roberta-xl",
+        "sent_layer": "mix",
+        "layer_transformation": "sparsemax",
+        "layer_norm": False,
+        "word_layer": 36,
+        "hidden_sizes": [2560, 1280],
+        "input_segments": SEGMENTS,
+        "word_level_training": True,
+        "error_labels": ["minor", "major", "critical"],
+    },
+}
+
+
+def check_settings(read: layout.Checkpoint) -> list[str]:
+    """Check the settings that only unified checkpoints have; returns the input segments."""
+    settings, path = read.settings, read.path
+    xcomet = settings["class_identifier"] == "xcomet_metric"
+    segments = SEGMENTS if xcomet else settings["input_segments"]
+    if not isinstance(segments, list | tuple) or "mt" not in segments or not set(segments) <= set(SEGMENTS):
+        raise UserError(f"{path}: input_segments {segments!r}: must be mt and src, ref or both")
+    if not {"src", "ref"} & set(segments):
+        raise UserError(f"{path}: input_segments {segments!r}: has neither src nor ref to compare with")
+    labels = settings["error_labels"]
+    if xcomet and labels != ["minor", "major", "critical"]:
+        raise UserError(f"{path}: error_labels {labels!r}: XCOMET's are minor, major and critical")
+    # The names under which `build_readout` looks for them.
+    settings["layer"], settings["pool"] = settings["sent_layer"], "cls"
+    words = xcomet or bool(settings["word_level_training"])
+    if not words:
+        check_weights(read.part("hidden2tag."), {}, "hidden2tag.", path)
+    loss = {key: value for key, value in read.part("wordloss.").items() if key != "weight"}  # used in training only
+    check_weights(loss, {}, "wordloss.", path)
+    return list(segments)
+
+
+@dataclass
+class XCOMETNetwork:
+    """The checkpoint's network: from joined token ids to scores, and for XCOMET the probabilities of its labels."""
+
+    model: Any  # the transformer
+    tokenizer: Any
+    readout: Readout
+    head: FeedForward  # float32
+    token_types: bool = False
+    doubles_separator: bool = True
+    word_layer: int = 0
+    labels: tuple[Tensor, Tensor] | None = None  # XCOMET's classifier of tokens, float32
+
+    @property
+    def positions(self) -> int:
+        """The length limit, as the original computes it for every encoder."""
+        return int(self.model.config.max_position_embeddings) - 2
+
+    def __call__(self, batch: Batch, own: Tensor, labelled: int) -> tuple[Tensor, ...]:
+        """Scores (rows,), and for XCOMET probabilities (rows, labelled, classes) of the first `labelled` tokens.
+
+        `own` (rows,) is the number of tokens of the hypothesis, including the special tokens around it.
+        """
+        tokens = torch.arange(batch.ids.shape[1], device=batch.ids.device)[None]
+        given: dict[str, Any] = {"attention_mask": None if batch.even else tokens < batch.lengths[:, None]}
+        if self.token_types:
+            given["token_type_ids"] = (tokens >= own[:, None]).long()
+        last = self.readout.weights is None and self.readout.layer == self.model.config.num_hidden_layers
+        all_layers = not last or self.labels is not None
+        out = self.model(input_ids=batch.ids, output_hidden_states=all_layers, return_dict=True, **given)
+        states = out.hidden_states if all_layers else {self.readout.layer: out.last_hidden_state}
+        score = self.head(self.readout(states, None, batch.lengths))
+        if self.labels is None:
+            return (score,)
+        words = states[self.word_layer][:, :labelled].float()
+        logits = linear(words.flatten(0, 1), self.labels[0]) + self.labels[1]
+        return score, logits.softmax(dim=1).view(len(words), words.shape[1], -1)
+
+
+def build_network(read: layout.Checkpoint, device: torch.device, dtype: torch.dtype) -> XCOMETNetwork:
+    """The checkpoint's network on a device, its weights checked against its settings."""
+    transformer, tokenizer = layout.build_transformer(read)
+    settings, path, units = read.settings, read.path, transformer.config.hidden_size
+    states = transformer.config.num_hidden_layers + 1
+    word_layer, labels = 0, None
+    if settings["class_identifier"] == "xcomet_metric":
+        word_layer, state = settings["word_layer"], read.part("hidden2tag.")
+        if not isinstance(word_layer, int) or not 0 <= word_layer < states:
+            raise UserError(f"{path}: word_layer {word_layer}: give a number from 0 to {states - 1}")
+        classes = 1 + len(settings["error_labels"])
+        check_weights(state, {"weight": (classes, units), "bias": (classes,)}, "hidden2tag.", path)
+        labels = state["weight"].to(device), state["bias"].to(device)
+    return XCOMETNetwork(
+        model=transformer.to(device=device, dtype=dtype).eval(),
+        tokenizer=tokenizer,
+        readout=layout.build_readout(read, states),
+        head=FeedForward(*layout.build_feed_forward(read, [units], device)),
+        # RemBERT has token types too, but the original does not set them.
+        token_types=settings["encoder_model"] == "BERT",
+        doubles_separator=settings["encoder_model"] not in ("BERT", "RemBERT"),
+        word_layer=word_layer,
+        labels=labels,
+    )
+
 
 PENALTIES = np.array([0, 1, 5, 10])  # for a span, by the label it begins with: none, minor, major, critical
 WORST = 25
@@ -106,25 +227,17 @@ class XCOMET(CrossUtility):
     """The score of a unified COMET checkpoint: against a reference, and the source where it reads it.
 
     `model` is a folder or `.ckpt` in COMET's layout, or a hub name (Unbabel/XCOMET-XL). One that reads no reference
-    (Unbabel/wmt22-cometkiwi-da) can only estimate `quality`. `device` is by default a GPU if there is one; `dtype` is
-    the encoder's, by default bfloat16 on a GPU and float32 elsewhere; `batch_tokens` limits a batch.
+    (Unbabel/wmt22-cometkiwi-da) can only estimate `quality`. Other parameters are those of `settings.Network`.
     """
 
-    def __init__(
-        self,
-        model: str | Path = "Unbabel/XCOMET-XL",
-        *,
-        device: str | None = None,
-        dtype: str | None = None,
-        batch_tokens: int | None = None,
-    ) -> None:
-        chosen_device, chosen_dtype = choose_device_and_dtype(device, dtype)
+    def __init__(self, model: str | Path = "Unbabel/XCOMET-XL", **options: Unpack[NetworkOptions]) -> None:
+        device, dtype, batch_tokens = place(options)
         read = layout.read(model, KINDS, (*layout.PARTS, "hidden2tag.", "wordloss."))
-        segments, network = check_settings(read), build_network(read, chosen_device, chosen_dtype)
+        segments, network = check_settings(read), build_network(read, device, dtype)
         pad = network.tokenizer.pad_token_id
-        stream = BatchStream(pad=pad, limit=network.positions, device=chosen_device, batch_tokens=batch_tokens)
+        stream = BatchStream(pad=pad, limit=network.positions, device=device, batch_tokens=batch_tokens)
         kind = "unified" if network.labels is None else "xcomet"
-        name = f"{kind}|{pretrained.label(model)}|encoder:{dtype_name(chosen_dtype)}"
+        name = f"{kind}|{pretrained.label(model)}|encoder:{dtype_name(dtype)}"
         self._assemble(name, segments, network, stream)
 
     def _assemble(self, name: str, segments: Sequence[str], network: XCOMETNetwork, stream: BatchStream) -> None:

@@ -19,7 +19,7 @@ from mbrace.models.tokenizers import Codec, MarianCodec, TokenizerCodec, Vocabul
 from mbrace.models.transformers_decoders import Seq2SeqDecoder
 from mbrace.neural import pretrained
 from mbrace.neural.device import choose_dtype, first_line
-from mbrace.neural.loader import from_pretrained
+from mbrace.neural.pretrained import from_pretrained
 
 __all__ = ["BeamOutputs", "Seq2Seq"]
 

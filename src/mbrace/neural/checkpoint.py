@@ -20,7 +20,7 @@ from mbrace.errors import UserError, require
 from mbrace.neural import pretrained
 from mbrace.neural.encoder import Readout
 from mbrace.neural.head import activation_named
-from mbrace.neural.loader import from_pretrained
+from mbrace.neural.pretrained import check_weights, from_pretrained
 
 # The original's defaults for settings that a checkpoint does not state.
 DEFAULTS: dict[str, Any] = {
@@ -105,7 +105,8 @@ def read(
     if stated.get("layer_transformation") == "sparsemax_patch":  # and, since version 2.2.4, this one
         settings["layer_transformation"] = "softmax"
     _check(settings, path)
-    check_keys({key for key in map(str, state) if not key.startswith(tuple(parts))}, set(), "", path)
+    others = {str(key): value for key, value in state.items() if not str(key).startswith(tuple(parts))}
+    check_weights(others, {}, "", path)
     return Checkpoint(path, settings, {key: value.float() for key, value in state.items()})
 
 
@@ -208,9 +209,8 @@ def build_transformer(checkpoint: Checkpoint) -> tuple[Any, Any]:
         wanted = getattr(transformers, network)(config, add_pooling_layer=False).state_dict()
     # Older files hold position numbers as a weight, and a pooler; we use neither.
     state = {k: v for k, v in state.items() if not k.startswith("pooler.") and k != "embeddings.position_ids"}
-    check_keys(set(state), set(wanted), "encoder.model.", checkpoint.path)
     shapes = {key: tuple(value.shape) for key, value in wanted.items()}
-    check_shapes(state, shapes, "encoder.model.", checkpoint.path)
+    check_weights(state, shapes, "encoder.model.", checkpoint.path, finite=False)
     model = from_pretrained(network, None, config=config, state_dict=state, add_pooling_layer=False)
     return model, pretrained.tokenizer(tokenizer_folder, tokenizer, config.vocab_size)
 
@@ -227,16 +227,14 @@ def build_readout(checkpoint: Checkpoint, layers: int) -> Readout:
     if settings["pool"] == "default":  # the last layer's first token, whatever `layer` says
         return Readout("cls")
     if settings["layer"] != "mix":
-        check_keys(set(state), set(), "layerwise_attention.", checkpoint.path)
+        check_weights(state, {}, "layerwise_attention.", checkpoint.path)
         layer = settings["layer"]
         if not isinstance(layer, int) or not 0 <= layer < layers:
             raise UserError(f"{checkpoint.path}: layer {layer}: give `mix` or a number from 0 to {layers - 1}")
         return Readout(settings["pool"], layer=layer)
     state = {key: value for key, value in state.items() if not key.startswith("dropout_")}  # used in training only
     names = [f"scalar_parameters.{layer}" for layer in range(layers)]
-    check_keys(set(state), {*names, "gamma"}, "layerwise_attention.", checkpoint.path)
-    check_shapes(state, dict.fromkeys([*names, "gamma"], (1,)), "layerwise_attention.", checkpoint.path)
-    check_finite(state, "layerwise_attention.", checkpoint.path)
+    check_weights(state, dict.fromkeys([*names, "gamma"], (1,)), "layerwise_attention.", checkpoint.path)
     scalars = torch.cat([state[name] for name in names])
     # As in the original: sparsemax only if the setting is exactly that ("sparsemax_patch" means softmax).
     weights = sparsemax(scalars) if settings["layer_transformation"] == "sparsemax" else scalars.softmax(0)
@@ -254,12 +252,13 @@ def build_feed_forward(
     settings, state, path = checkpoint.settings, checkpoint.part("estimator."), checkpoint.path
     sizes = [*settings["hidden_sizes"], 1]
     names = [f"ff.{3 * index}" for index in range(len(sizes))]  # linear, activation, dropout, linear, ...
-    check_keys(set(state), {f"{name}.{kind}" for name in names for kind in ("weight", "bias")}, "estimator.", path)
-    width = next((width for width in widths if state["ff.0.weight"].shape[1:] == (width,)), widths[-1])
+    first = state.get("ff.0.weight")
+    width = next((width for width in widths if first is not None and first.shape[1:] == (width,)), widths[-1])
+    wanted: dict[str, tuple[int, ...]] = {}
     for name, size in zip(names, sizes, strict=True):
-        check_shapes(state, {f"{name}.weight": (size, width), f"{name}.bias": (size,)}, "estimator.", path)
+        wanted |= {f"{name}.weight": (size, width), f"{name}.bias": (size,)}
         width = size
-    check_finite(state, "estimator.", path)
+    check_weights(state, wanted, "estimator.", path)
     layers = [(state[f"{name}.weight"].to(device), state[f"{name}.bias"].to(device)) for name in names]
     final = settings["final_activation"]
     return (
@@ -276,26 +275,3 @@ def sparsemax(scalars: Tensor) -> Tensor:
     ranks = torch.arange(1, len(scalars) + 1)
     support = int((ranks * ordered > sums).sum())
     return (scalars - sums[support - 1] / support).clamp(min=0)
-
-
-def check_keys(have: set[str], want: set[str], prefix: str, path: Path) -> None:
-    """Refuse missing and unexpected weights by name."""
-    for problem, keys in (("missing", want - have), ("unexpected", have - want)):
-        if keys:
-            names = ", ".join(prefix + key for key in sorted(keys)[:3]) + (" ..." if len(keys) > 3 else "")
-            raise UserError(f"{path}: {len(keys)} {problem} weights ({names}); its settings do not fit its weights")
-
-
-def check_shapes(have: dict[str, Tensor], want: dict[str, tuple[int, ...]], prefix: str, path: Path) -> None:
-    """Refuse weights of the wrong shape by name."""
-    for key, shape in want.items():
-        if tuple(have[key].shape) != shape:
-            found = f"{tuple(have[key].shape)}, not {shape}"
-            raise UserError(f"{path}: {prefix}{key} has shape {found}; its settings do not fit its weights")
-
-
-def check_finite(have: dict[str, Tensor], prefix: str, path: Path) -> None:
-    """Refuse weights with NaN or infinite numbers by name."""
-    for key, value in have.items():
-        if not value.isfinite().all():
-            raise UserError(f"{path}: {prefix}{key} holds nan or inf; its training failed, or the file is damaged")

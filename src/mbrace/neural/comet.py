@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,15 @@ from mbrace.errors import UserError, require
 from mbrace.metrics.base import Rebuilt
 from mbrace.neural import checkpoint as layout
 from mbrace.neural import pretrained
-from mbrace.neural.device import choose_device_and_dtype, dtype_name
+from mbrace.neural.device import dtype_name, place
 from mbrace.neural.encoder import Encoder
 from mbrace.neural.head import Estimator
 from mbrace.neural.scorer import NeuralUtility, aligned_scores
+from mbrace.settings import NetworkOptions
 from mbrace.utility import check_aligned
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 COMET_22 = "Unbabel/wmt22-comet-da"
 QUALITY = "referenceless_regression_metric"
@@ -31,8 +35,7 @@ class Comet(NeuralUtility):
 
     `model` is a folder or `.ckpt` in COMET's layout, or a hub name; a checkpoint that reads the texts of a pair
     together makes an `XCOMET`. `device` is by default a GPU if there is one. `dtype` is the encoder's, by default
-    bfloat16 on a GPU and float32 elsewhere; the head is in float32. `batch_tokens` limits the tokens in a batch of the
-    encoder.
+    bfloat16 on a GPU and float32 elsewhere; the head is in float32. `batch_tokens` limits the tokens of a batch.
     """
 
     encoder: Encoder
@@ -44,16 +47,9 @@ class Comet(NeuralUtility):
             return importlib.import_module("mbrace.cross.xcomet").XCOMET(model, **options)
         return super().__new__(cls, model, **options)
 
-    def __init__(
-        self,
-        model: str | Path = COMET_22,
-        *,
-        device: str | None = None,
-        dtype: str | None = None,
-        batch_tokens: int | None = None,
-    ) -> None:
+    def __init__(self, model: str | Path = COMET_22, **network: Unpack[NetworkOptions]) -> None:
         read = layout.read(model)
-        self.encoder, self.head = _encoder_and_head(read, device, dtype, batch_tokens)
+        self.encoder, self.head = _encoder_and_head(read, network)
         self.needs_source = self.head.reads_source
         self.name = f"comet|{pretrained.label(model)}|encoder:{dtype_name(self.encoder.dtype)}"
 
@@ -67,19 +63,12 @@ class Learned(Comet):
     `mbrace[learned]`, so they run without a network.
     """
 
-    def __init__(
-        self,
-        model: str | Path | None = None,
-        *,
-        device: str | None = None,
-        dtype: str | None = None,
-        batch_tokens: int | None = None,
-    ) -> None:
+    def __init__(self, model: str | Path | None = None, **network: Unpack[NetworkOptions]) -> None:
         chosen = model or "en"
         source: str | Path = chosen
         if chosen in SHIPPED:
             source = require("mbrace_learned", extra="learned").FOLDER / f"learned-{chosen}"
-        super().__init__(source, device=device, dtype=dtype, batch_tokens=batch_tokens)
+        super().__init__(source, **network)
         self.name = self.name.replace("comet|", "learned|", 1)
 
 
@@ -90,16 +79,9 @@ class Referenceless(Rebuilt):
 
     reads_references = False
 
-    def __init__(
-        self,
-        model: str | Path,
-        *,
-        device: str | None = None,
-        dtype: str | None = None,
-        batch_tokens: int | None = None,
-    ) -> None:
+    def __init__(self, model: str | Path, **network: Unpack[NetworkOptions]) -> None:
         read = layout.read(model, {QUALITY: {"hidden_sizes": [2048, 1024]}})
-        self.encoder, self.head = _encoder_and_head(read, device, dtype, batch_tokens)
+        self.encoder, self.head = _encoder_and_head(read, network)
         if self.head.reads_source:  # six features: those of a head with source and reference
             found = f"{6 * self.encoder.units}, not {4 * self.encoder.units}"
             raise UserError(f"{read.path}: estimator.ff.0.weight reads {found} numbers; it is not a {QUALITY}")
@@ -116,22 +98,14 @@ class Referenceless(Rebuilt):
         return aligned_scores(self.encoder, self.head, [hypotheses, sources])
 
 
-def _encoder_and_head(
-    read: layout.Checkpoint, device: str | None, dtype: str | None, batch_tokens: int | None
-) -> tuple[Encoder, Estimator]:
+def _encoder_and_head(read: layout.Checkpoint, options: NetworkOptions) -> tuple[Encoder, Estimator]:
     """The checkpoint's encoder of single texts, and its head, which reads 4 or 6 features of the encoder's units."""
-    chosen_device, chosen_dtype = choose_device_and_dtype(device, dtype)
+    placement = place(options)
     network, tokenizer = layout.build_transformer(read)
     config = network.config
-    encoder = Encoder(
-        network,
-        tokenizer,
-        layout.build_readout(read, config.num_hidden_layers + 1),
-        max_length=config.max_position_embeddings - 4,  # COMET's: max_positions (2 fewer) - 2
-        device=chosen_device,
-        dtype=chosen_dtype,
-        batch_tokens=batch_tokens,
-    )
+    readout = layout.build_readout(read, config.num_hidden_layers + 1)
+    limit = config.max_position_embeddings - 4  # COMET's: max_positions (2 fewer) - 2
+    encoder = Encoder(network, tokenizer, readout, max_length=limit, **placement._asdict())
     units = encoder.units
     layers, activation, final = layout.build_feed_forward(read, (4 * units, 6 * units), encoder.device)
     return encoder, Estimator(layers, units, activation, final)

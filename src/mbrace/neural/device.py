@@ -10,9 +10,10 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mbrace.errors import UserError, require
+from mbrace.settings import Network, NetworkOptions
 from mbrace.utility import limit_helpers
 
 if TYPE_CHECKING:
@@ -59,10 +60,19 @@ def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch
     return chosen  # type: ignore[no-any-return]
 
 
-def choose_device_and_dtype(device: str | None, dtype: str | None) -> tuple[torch.device, torch.dtype]:
-    """Both, as `choose_device` and `choose_dtype` do."""
-    chosen = choose_device(device)
-    return chosen, choose_dtype(dtype, chosen)
+class Placement(NamedTuple):
+    """Where a network runs: its device and precision, and the most tokens of a batch (None: chosen by memory)."""
+
+    device: torch.device
+    dtype: torch.dtype
+    batch_tokens: int | None
+
+
+def place(options: NetworkOptions) -> Placement:
+    """Where a network of these options runs; those that make no sense are refused."""
+    chosen = Network(**options)
+    device = choose_device(chosen.device)
+    return Placement(device, choose_dtype(chosen.dtype, device), chosen.batch_tokens)
 
 
 def has_16_bits(dtype: torch.dtype) -> bool:

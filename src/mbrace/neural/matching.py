@@ -29,26 +29,8 @@ class TokenEncoder(Encoder):
     Texts are stripped first, and get a space in front where `leading_space` says so, both as bert-score does it.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        *,
-        max_length: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        batch_tokens: int | None = None,
-        leading_space: bool = False,
-    ) -> None:
-        super().__init__(
-            model,
-            tokenizer,
-            Readout("cls"),  # of the last layer: tokens are not pooled
-            max_length=max_length,
-            device=device,
-            dtype=dtype,
-            batch_tokens=batch_tokens,
-        )
+    def __init__(self, model: Any, tokenizer: Any, *, leading_space: bool = False, **options: Any) -> None:
+        super().__init__(model, tokenizer, Readout("cls"), **options)  # of the last layer: tokens are not pooled
         self._leading = " " if leading_space else ""
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:

