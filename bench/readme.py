@@ -40,9 +40,7 @@ def written() -> dict[Path, str]:
     sections = {
         "peers": peers_sentences(),
         "gains": gains_table(gains),
-        "translator": translator_table(),
         "kernel": kernel_table(),
-        "decode": decode_table(),
         "comet": comet_table(),
         "fewer strings": fewer_strings_table(),
         "translating": translating_table(),
@@ -127,15 +125,6 @@ def translating_table() -> str:
     return "\n".join(lines)
 
 
-def translator_table() -> str:
-    """The bundled translator."""
-    table = [line for line in (RESULTS / "translator.md").read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
-    short = [" | ".join(row[:3] + row[4:5]) for row in rows if not set(row[0]) <= set("-:")]
-    short[0] = short[0].replace("| chrF++ |", "| chrF++ (decoded with) |")
-    return "\n".join([f"| {short[0]} |", "|---|---:|---:|---:|", *(f"| {row} |" for row in short[1:])])
-
-
 def kernel_table() -> str:
     """Exact chrF++ against other packages, one core."""
     chrf = {(size["texts"], size["size"]): size for size in stored("chrf")["sizes"]}
@@ -151,20 +140,6 @@ def kernel_table() -> str:
             for name in ("pairwise", "aggregate", "sacrebleu")
         ]
         lines.append(f"| {what} | {1000 * pairs['ours']:.1f} | {' | '.join(others)} |")
-    return "\n".join(lines)
-
-
-def decode_table() -> str:
-    """`mbrace decode` from file to file."""
-    lines = [
-        "| text | characters | unpruned, one core | alpha 0.99, one core "
-        "| unpruned, two cores | alpha 0.99, two cores |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
-    modes = ("no pruning", "alpha 0.99", "no pruning, 2 threads", "alpha 0.99, 2 threads")
-    for file in stored("decode")["files"]:
-        rates = [f"{1000 / (file['wall'][mode] - file['start']):,.0f}" for mode in modes]
-        lines.append(f"| {file['name']} | {file['characters']:.0f} | {' | '.join(rates)} |")
     return "\n".join(lines)
 
 
