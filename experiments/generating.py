@@ -9,7 +9,7 @@ import time
 import traceback
 from typing import Any
 
-from parts import CandidateSet, Job, JobFolder, Scored
+from parts import CandidateSet, Job, JobFolder, Scored, score_beams
 from shared_stages import METRIC_OF, MODEL_OF, SPLITS, guarded, log, one
 
 from mbrace.experiments.tables import compute
@@ -99,25 +99,29 @@ def block_jobs(
     folder, per_job = JobFolder(args.out), 2 if args.small else JOB
     beam, samples = (8, 16) if args.small else (256, 1024)
     sources, ids = [s for s, _ in pairs], [f"{chosen.name}.{chosen.split}.{start + i}" for i in range(len(pairs))]
-    beams = model.beam(sources, k=beam)
+    hypotheses = model.beam(sources, k=beam)
+    searched = {f"beam {k}": [b.texts[0] if b.texts else "" for b in model.beam(sources, k=k)] for k in (5, 10)}
     draws = model.sample(sources, samples, epsilon=0.02, ids=ids, seed=1)
     made = time.monotonic()
     records = [
         Record(list(b.texts), list(d.texts), id=name, source=source, reference=reference)
-        for b, d, name, (source, reference) in zip(beams, draws, ids, pairs, strict=True)
+        for b, d, name, (source, reference) in zip(hypotheses, draws, ids, pairs, strict=True)
     ]
     options = " ".join(["--utility learned", *[f"--metric-model {model}" for model in label.split(" ")[1:]]])
     if metric is not None:
         metric = metric.remembering()
     for first in range(0, len(records), per_job):
         some = records[first : first + per_job]
-        scored = []
+        beams = {name: texts[first : first + per_job] for name, texts in searched.items()}
+        scored: list[Scored] = []
         if metric is not None:
-            guarded(  # without it chrF++ goes on
-                f"{chosen.name} {start + first}: learned metric",
-                lambda: scored.append(Scored(label, options, metric.name, metric.schedule, compute(some, metric))),  # noqa: B023
-            )
-        folder.add(Job(chosen, start + first, some, scored))
+
+            def add_learned(some: Any = some, beams: Any = beams, scored: Any = scored) -> None:
+                own = compute(some, metric), score_beams(beams, some, metric)
+                scored.append(Scored(label, "encoder", options, metric.name, metric.schedule, *own))
+
+            guarded(f"{chosen.name} {start + first}: learned metric", add_learned)  # without it chrF++ goes on
+        folder.add(Job(chosen, start + first, some, scored, beams))
     took = f"{made - began:.1f} s to generate, {time.monotonic() - made:.1f} s to score"
     log(f"{chosen.name} {chosen.split} {start}: {len(records)} sentences, {took}")
 

@@ -15,7 +15,7 @@ import itertools
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,13 @@ from mbrace.experiments.tables import (
     pseudo_references_of,
     slug,
 )
-from mbrace.experiments.trials import SIZES, Outcomes, run_part
+from mbrace.experiments.trials import SCORE_BY, SIZES, Outcomes, run_part, table_settings
 from mbrace.io.atomic import replace_file
 from mbrace.metrics.bleu import BLEU
 from mbrace.metrics.chrf import ChrF
 from mbrace.records import Record
+from mbrace.utilities.named import Kind
+from mbrace.utility import Utility
 
 
 @dataclass(frozen=True)
@@ -65,20 +67,24 @@ class Scored:
     """A utility's tables of some sentences, as `compute` gives them, under the label of its results."""
 
     label: str
+    kind: Kind
     options: str  # of `mbrace decode`, that choose the utility
     name: str
     schedule: tuple[int, ...]
     tables: Sequence[NDArray[np.float32]]
+    beams: Mapping[str, Sequence[float]]  # of each beam search of the job, each sentence's score
 
 
 @dataclass(frozen=True)
 class Job:
-    """Some sentences of a set, from number `first` on, and the tables already computed for them."""
+    """Some sentences of a set, from number `first` on, the tables already computed for them, and what beam search
+    answers: "beam 5", a text for each sentence."""
 
     set: CandidateSet
     first: int
     records: Sequence[Record]
     scored: Sequence[Scored] = ()
+    beams: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def file_name(self) -> str:
@@ -94,7 +100,8 @@ def pack_job(job: Job) -> bytes:
         "records": [
             [r.id, r.source, r.reference, list(r.hypotheses), list(pseudo_references_of(r))] for r in job.records
         ],
-        "scored": [[each.label, each.options, each.name, each.schedule] for each in job.scored],
+        "scored": [[each.label, each.kind, each.options, each.name, each.schedule, each.beams] for each in job.scored],
+        "beams": job.beams,
     }
     tables = {
         f"{which}.{number}": table for which, each in enumerate(job.scored) for number, table in enumerate(each.tables)
@@ -110,10 +117,10 @@ def unpack_job(data: bytes) -> Job:
         for name, source, reference, hypotheses, draws in header["records"]
     ]
     scored = [
-        Scored(label, options, name, tuple(schedule), [arrays[f"{which}.{number}"] for number in range(len(records))])
-        for which, (label, options, name, schedule) in enumerate(header["scored"])
+        Scored(*words, tuple(schedule), [arrays[f"{which}.{number}"] for number in range(len(records))], beams)
+        for which, (*words, schedule, beams) in enumerate(header["scored"])
     ]
-    return Job(CandidateSet(**header["set"]), header["first"], records, scored)
+    return Job(CandidateSet(**header["set"]), header["first"], records, scored, header["beams"])
 
 
 def pack_part(part: Sequence[Outcomes]) -> bytes:
@@ -154,26 +161,37 @@ def race_job(job: Job) -> list[Outcomes]:
     started = time.perf_counter()
     records, chosen = job.records, job.set
     lexical = ChrF(threads=1)
-    scored = [Scored("chrF++", "", lexical.name, lexical.schedule, compute(records, lexical)), *job.scored]
-    bleu = [other_scores(record, {"BLEU": BLEU(threads=1)}) for record in records]
+    own = compute(records, lexical), score_beams(job.beams, records, lexical)
+    scored = [Scored("chrF++", "string", "", lexical.name, lexical.schedule, *own), *job.scored]
+    metrics: dict[str, Utility] = {"chrF2": ChrF(word_order=0, threads=1), "BLEU": BLEU(threads=1)}
+    lexical_scores = [other_scores(record, metrics) for record in records]
+    lexical_beams = {name: score_beams(job.beams, records, metric) for name, metric in metrics.items()}
     built = time.perf_counter()
     recorded = set(spread_evenly(chosen.sentences, chosen.races)) if chosen.for_figures else set()
     found = []
     for one in scored:
+        others = [other for other in scored if other is not one]
         stored = [
             Table(
                 replace(record, source=None),
                 table,
-                {other.label: other.tables[index][:, -1] for other in scored if other is not one} | bleu[index],
+                {other.label: other.tables[index][:, -1] for other in others} | lexical_scores[index],
             )
             for index, (record, table) in enumerate(zip(records, one.tables, strict=True))
         ]
-        settings = settings_for(one.schedule, for_figures=chosen.for_figures)
-        sizes = SIZES if chosen.for_figures else ()
-        raced = run_part(stored, one.name, one.schedule, settings, sizes, chosen.trials, chosen.seed)
+        settings = settings_for(one.schedule, one.kind, for_figures=chosen.for_figures)
+        table, sizes = table_settings(one.schedule, one.kind), SIZES if chosen.for_figures else ()
+        raced = run_part(stored, one.name, one.schedule, settings, table, sizes, chosen.trials, chosen.seed)
+        of_beams = {"score": one.beams} | {f"{SCORE_BY}{other.label}": other.beams for other in others}
+        of_beams |= {f"{SCORE_BY}{name}": scores for name, scores in lexical_beams.items()}
+        raced.baselines = {
+            beam: {measure: np.asarray(scores[beam], np.float32) for measure, scores in of_beams.items()}
+            for beam in job.beams
+        }
         raced.about = {
             "set": asdict(chosen),
             "label": one.label,
+            "kind": one.kind,
             "options": one.options,
             "utility": one.name,
             "schedule": one.schedule,
@@ -190,6 +208,14 @@ def race_job(job: Job) -> list[Outcomes]:
     for raced in found:
         raced.about["seconds"] = seconds
     return found
+
+
+def score_beams(
+    beams: Mapping[str, Sequence[str]], records: Sequence[Record], metric: Utility
+) -> dict[str, list[float]]:
+    """The scores of what each beam search answered against the human references."""
+    references, sources = [record.reference or "" for record in records], [record.source or "" for record in records]
+    return {name: metric.pairs(texts, references, sources).tolist() for name, texts in beams.items()}
 
 
 def record_digest(record: Record) -> str:
@@ -286,6 +312,7 @@ def collect(folder: JobFolder, name: str, split: str, out: Path, extra: Mapping[
         options: dict[str, Any] = {name: own[0].about[name] for name in ("label", "options", "utility", "schedule")}
         outcomes.about = about_outcomes(file, sentences, **options, trials=chosen.trials, seed=chosen.seed) | {
             "key": "",
+            "kind": own[0].about["kind"],
             "seconds": {
                 kind: round(sum(raced.about["seconds"][kind] for raced in own), 1) for kind in ("tables", "races")
             },

@@ -27,5 +27,12 @@ def outcomes_of(
     measures: dict[str, Any] = {name: np.full(shape, value) for name in MEASURES}
     left = np.ones((len(SHOWN), *shape[1:], 5), np.int16)
     known = {"name": "xx-en", "label": "chrF++", "split": "valid", "schedule": [16, 32, 64, 128, 256]}
-    known |= {"sentences": sentences, "file": "xx-en.valid.jsonl", "digest": "d", "references": True, "options": ""}
+    known |= {
+        "sentences": sentences,
+        "file": "xx-en.valid.jsonl",
+        "digest": "d",
+        "references": True,
+        "options": "",
+        "kind": "string",
+    }
     return Outcomes(tuple(settings), measures, left, np.zeros((0, 5, *shape[1:]), bool), (), known | about)

@@ -114,6 +114,7 @@ def test_trials_are_the_naive_transcription(random_tables: Any) -> None:
                 "accuracy": full[prediction] >= best - 1e-9,
                 "rr": 1 / sum(value >= full[prediction] - 1e-9 for value in full.values()),
                 "lost": (best - full[prediction]) / np.std(list(full.values())),
+                "choice": table.hypotheses.index(prediction),
                 "utility_calls": calls,
                 "pseudo_references": used,
             }
@@ -138,20 +139,22 @@ def stub(expected: list[float], human: list[float]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("choice", "accuracy", "rr"),
-    [(0, 1, 1), (1, 0, 1 / 2), (2, 0, 1 / 4), (3, 0, 1 / 4), (4, 0, 1 / 5)],  # 7 > 5 > 3 = 3 > 1
-)
-def test_accuracy_and_reciprocal_rank_by_hand(choice: int, accuracy: float, rr: float) -> None:
+    ("choice", "accuracy", "rr", "strict_rr"),
+    [(0, 1, 1, 1), (1, 0, 1 / 2, 1 / 2), (2, 0, 1 / 4, 1 / 3), (3, 0, 1 / 4, 1 / 4), (4, 0, 1 / 5, 1 / 5)],
+)  # 7 > 5 > 3 = 3 > 1
+def test_accuracy_and_reciprocal_rank_by_hand(choice: int, accuracy: float, rr: float, strict_rr: float) -> None:
     found = measure(stub([7, 5, 3, 3, 1], [10, 20, 30, 40, 50]), choice)
     lost = (7 - [7, 5, 3, 3, 1][choice]) / math.sqrt(20.8 / 5)  # mean 3.8, squares 10.24 + 1.44 + 0.64 + 0.64 + 7.84
     assert found.pop("lost") == pytest.approx(lost)
-    assert found == {"score": 10.0 * (choice + 1), "accuracy": accuracy, "rr": rr}
+    strict = {"strict_accuracy": accuracy, "strict_rr": strict_rr}
+    assert found == {"score": 10.0 * (choice + 1), "accuracy": accuracy, "rr": rr} | strict
 
 
 def test_either_of_two_equal_winners_is_accurate_and_has_rank_two() -> None:
-    for choice in (0, 2):
+    for choice, rank in ((0, 1), (2, 2)):
         found = measure(stub([6, 1, 6], [0, 0, 0]), choice)
         assert (found["accuracy"], found["rr"]) == (1, 1 / 2)
+        assert (found["strict_accuracy"], found["strict_rr"]) == (rank == 1, 1 / rank)  # by sorting, the first is best
 
 
 def test_a_trial_draws_without_replacement_and_by_its_own_seed(random_tables: Any) -> None:

@@ -14,12 +14,22 @@ from scipy import stats
 
 import mbrace
 from mbrace.cli import main
-from mbrace.experiments.claims import claims, margins, table_rows
+from mbrace.experiments.claims import claims, correct, margins, table_rows
 from mbrace.experiments.significance import equivalence, ratio_interval
 from mbrace.experiments.tables import CandidateFile, other_scores, tables
-from mbrace.experiments.trials import FAST, STANDARD, TEST, TRADEOFF, Outcomes, Setting, run_trials
+from mbrace.experiments.trials import (
+    RACING,
+    REGRET,
+    STANDARD,
+    TRADEOFF,
+    Outcomes,
+    Setting,
+    fast,
+    run_trials,
+    table_settings,
+)
 
-RACING = Setting("alpha", 0.99)
+TEST = (STANDARD, RACING, Setting("alpha", 0.9), REGRET)
 
 
 @pytest.mark.parametrize("count", [2, 5, 11, 12, 40, 3000])
@@ -32,9 +42,10 @@ def test_equivalence_is_two_one_sided_t_tests(count: int, shift: float) -> None:
         found = equivalence(a, b, margin)
         below = stats.ttest_1samp(differences, margin, alternative="less").pvalue
         above = stats.ttest_1samp(differences, -margin, alternative="greater").pvalue
+        assert found.p == pytest.approx(max(below, above), abs=1e-9)
         assert found.inside == (max(below, above) < 0.05)
     interval = stats.ttest_1samp(differences, 0).confidence_interval(0.9)
-    assert (found.low, found.high) == pytest.approx((interval.low, interval.high), rel=2e-3, abs=2e-3)
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high), rel=1e-9)
 
 
 def test_one_sentence_shows_nothing() -> None:
@@ -45,10 +56,11 @@ def test_one_sentence_shows_nothing() -> None:
 
 def made_up(label: str, scores: list[float], racing: list[float], others: dict[str, list[float]] | None = None) -> Any:
     """Outcomes of two trials with these human scores of standard MBR and of racing at alpha = 0.99."""
-    found = outcomes_of((*TRADEOFF, FAST), len(scores), value=0.5, name="de-en", label=label)
+    found = outcomes_of((*TRADEOFF, REGRET), len(scores), value=0.5, name="de-en", label=label)
     found.measures["utility_calls"][:] = 700
     found.measures["score"][:] = np.array(scores)[None, :, None]
     change(found, RACING, score=racing, utility_calls=[100] * len(scores))
+    found.scored = TEST
     for name, values in (others or {}).items():
         found.other_scores[name] = np.broadcast_to(np.float32(values)[None, :, None], (len(TEST), len(values), 2))
     return found
@@ -76,12 +88,19 @@ def test_a_margin_is_to_its_metric_what_a_fifth_of_a_point_is_to_chrf() -> None:
     [
         ("same score", RACING, "score", [40.1, 49.9, 60.0, 70.0], True, "shown: 90% interval inside ±0.2 chrF++"),
         ("same score", RACING, "score", [43, 47, 62, 68], None, "not shown: 90% interval not inside ±0.2 chrF++"),
-        ("same score", RACING, "score", [38, 48.1, 58, 67.9], False, "contradicted: 90% interval outside ±0.2 chrF++"),
-        ("little", FAST, "lost", [0.52, 0.53, 0.51, 0.52], True, "shown: 95% interval below 0.05"),  # standard MBR: 0.5
-        ("little", FAST, "lost", [0.60, 0.62, 0.61, 0.6], False, "contradicted: 95% interval above 0.05"),
-        ("little", FAST, "lost", [0.50, 0.60, 0.53, 0.55], None, "not shown: 95% interval includes 0.05"),
+        ("same score", RACING, "score", [38, 48.1, 58, 67.9], False, "not so here: 90% interval outside ±0.2 chrF++"),
+        (
+            "little",
+            REGRET,
+            "lost",
+            [0.52, 0.53, 0.51, 0.52],
+            True,
+            "shown: 95% interval below 0.05",
+        ),  # standard MBR: 0.5
+        ("little", REGRET, "lost", [0.60, 0.62, 0.61, 0.6], False, "not so here: 95% interval above 0.05"),
+        ("little", REGRET, "lost", [0.50, 0.60, 0.53, 0.55], None, "not shown: 95% interval includes 0.05"),
         ("fewer", RACING, "utility_calls", [100, 100, 100, 100], True, "shown: 95% interval above 7"),
-        ("fewer", RACING, "utility_calls", [300, 200, 200, 300], False, "contradicted: 95% interval below 7"),
+        ("fewer", RACING, "utility_calls", [300, 200, 200, 300], False, "not so here: 95% interval below 7"),
         ("fewer", RACING, "utility_calls", [50, 150, 100, 100], None, "not shown: 95% interval includes 7"),
     ],
 )
@@ -97,7 +116,7 @@ def test_a_verdict_says_what_was_tested(
 def test_fast_is_judged_by_the_same_score_too() -> None:
     found = made_up("chrF++", [40, 50, 60], [40, 50, 60])
     rows = {row["claim"]: row for row in claims(found, found, {"score": 0.2})}
-    assert rows["the same score as standard MBR with --preset fast (regret 0.04), by chrF++ (which decoded)"]["holds"]
+    assert rows["the same score as standard MBR with --preset fast, by chrF++ (which decoded)"]["holds"]
 
 
 def test_without_a_margin_nothing_is_judged() -> None:
@@ -130,7 +149,7 @@ def test_decisions_are_scored_by_metrics_that_did_not_decode(tmp_path: Path, thr
     file = CandidateFile.from_path(str(tmp_path / "x.jsonl"))
     metric = mbrace.BLEU()
     stored = tables(file, file.records(), mbrace.ChrF(), tmp_path / "t", others={"BLEU": metric})
-    found = run_trials(stored, name="x", schedule=(4, 8), settings=TEST, sizes=(), trials=2)
+    found = run_trials(stored, name="x", schedule=(4, 8), settings=TEST, scored=TEST, sizes=(), trials=2)
     answers = list(mbrace.decode_corpus(file.records(), utility=mbrace.ChrF(), prune=None, schedule="all"))
     for sentence, row in enumerate(three_rows):
         scores = other_scores(file.records()[sentence], {"BLEU": metric})["BLEU"]
@@ -154,7 +173,7 @@ def test_a_table_names_the_metric_that_decoded_and_those_that_did_not(
     assert main(["experiment", str(tmp_path / "x.jsonl"), *options, "--no-report"]) == 0
     assert main(["experiment", str(tmp_path / "x.jsonl"), *options, "--utility", "chrf"]) == 0
     words = (tmp_path / "out" / "RESULTS.md").read_text(encoding="utf-8")
-    first, second = words[words.index("### x, chrF++") :].split("### x, chrF ")
+    first, second = words[words.index("### x, chrF++") : words.index("## Every row")].split("### x, chrF ")
     assert "| Score by chrF++, which decoded | **" in first
     assert "| Score by BLEU, not decoded with | **" in first
     assert "chrF++, not decoded with" not in first
@@ -162,6 +181,7 @@ def test_a_table_names_the_metric_that_decoded_and_those_that_did_not(
     assert "| Score by chrF++, not decoded with | **" in second
     assert "by chrF (which decoded)" in words  # a claim, with a margin from the spread of chrF++
     assert "no margin" not in words
+    assert "| beta=0, R=32 |" not in words  # races use 10 of 20 pseudo-references here
     with open(tmp_path / "out" / "test_table.csv", encoding="utf-8") as file:
         assert {row["sentences"] for row in csv.DictReader(file)} == {"3"}
 
@@ -173,3 +193,43 @@ def test_the_test_table_holds_differences_against_the_margin() -> None:
     assert row["difference"] == pytest.approx(0, abs=1e-9)
     assert row["inside_margin"] is True
     assert rows["beta=0", "score"]["margin"] is None
+
+
+def test_the_abstracts_claim_about_accuracy_is_a_paired_test() -> None:
+    found = made_up("chrF++", [50] * 40, [50] * 40)
+    right = np.ones(40)
+    for wrong, told in ((3, False), (12, True)):  # all other sentences are equal: 2^-2 and 2^-11 by chance
+        right[:wrong] = 0
+        change(found, STANDARD, accuracy=[1.0] * 40)
+        change(found, RACING, accuracy=right.tolist())
+        row = next(row for row in claims(found, found, {}) if "accuracy that cannot be told" in row["claim"])
+        assert row["p"] == pytest.approx(2.0 ** (1 - wrong), abs=0.015)
+        assert row["holds"] is not told
+
+
+def test_p_values_are_corrected_for_all_tests_of_a_report() -> None:
+    rows: list[dict[str, Any]] = [{"p": p} for p in (0.01, 0.04, 0.03, 0.005)] + [{"claim": "without a test"}]
+    correct(rows)
+    assert [row["p_holm"] for row in rows[:4]] == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert "p_holm" not in rows[4]
+
+
+def test_fast_is_what_the_presets_say_of_the_kind_of_utility() -> None:
+    assert fast("string") == REGRET
+    assert fast("encoder") == Setting("alpha", 0.99, regret=0.04, forecast=0.0005, cover=True)
+    assert [setting.label for setting in table_settings((8, 64), "encoder")] == [
+        "beta=0", "alpha=0.99", "alpha=0.9", "alpha=0.99, regret=0.04",
+        "alpha=0.99, regret=0.04, forecast=0.0005, cover", "beta=0.6", "beta=0, R=32",
+    ]  # fmt: skip
+
+
+def test_equal_predictions_are_counted_with_and_without_ties_and_beams_have_rows() -> None:
+    found = made_up("chrF++", [50] * 4, [51] * 4)
+    found.measures["choice"][:] = 0
+    change(found, RACING, choice=[0, 0, 1, 2], lost=[0.5, 0.5, 0.5, 0.9])  # standard MBR: 0, and 0.5 lost
+    found.baselines["beam 5"] = {"score": np.float32([50, 49, 50, 51])}
+    rows = {(row["setting"], row["measure"]): row for row in table_rows(found, {"score": 0.2})}
+    assert (rows["alpha=0.99", "same"]["value"], rows["alpha=0.99", "tied"]["value"]) == (0.5, 0.75)
+    assert ("beta=0", "same") not in rows
+    assert rows["beam 5", "score"]["difference"] == pytest.approx(0)
+    assert rows["alpha=0.99", "score"]["inside_margin"] is False

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import overlap
-from parts import CandidateSet, Job, JobFolder, Scored, collect, record_digest
+from parts import CandidateSet, Job, JobFolder, Scored, collect, record_digest, score_beams
 
 import mbrace
 from mbrace.errors import UserError
@@ -39,9 +39,10 @@ def put(folder: JobFolder, records: list[Record], split: str) -> None:
     chosen = CandidateSet("x", split, len(records), trials=2)
     for first in (0, 2, 4):
         some = records[first : first + 2]
-        folder.add(
-            Job(chosen, first, some, [Scored("words", "", UTILITY.name, UTILITY.schedule, compute(some, UTILITY))])
-        )
+        beams = {"beam 5": [record.hypotheses[1] for record in some]}
+        own = compute(some, UTILITY), score_beams(beams, some, UTILITY)
+        scored = Scored("words", "pair", "", UTILITY.name, UTILITY.schedule, *own)
+        folder.add(Job(chosen, first, some, [scored], beams))
 
 
 @pytest.mark.parametrize("split", ["valid", "test"])
@@ -52,7 +53,8 @@ def test_parts_joined_are_the_outcomes_of_the_experiment(
     files = [str(tmp_path / f"x.{s}.jsonl") for s in ("valid", "test")]
     options = {"trials": 2, "report": False, "progress": lambda *_: contextlib.nullcontext(lambda n: None)}
     for label, utility in (("chrF++", mbrace.ChrF()), ("words", UTILITY)):
-        experiment.run(files, tmp_path / "whole", utility, label=label, **options)
+        kind = "string" if label == "chrF++" else "pair"
+        experiment.run(files, tmp_path / "whole", utility, label=label, kind=kind, **options)
     folder = JobFolder(tmp_path / "jobs")
     put(folder, records, split)
     done = [folder.work() for _ in range(4)]
@@ -90,7 +92,11 @@ def test_parts_joined_are_the_outcomes_of_the_experiment(
             ]
             assert races[0] == races[1]
     lexical = Outcomes.load(tmp_path / "parts" / "data" / f"x.{split}.chrf++.npz")
-    assert sorted(lexical.other_scores) == ["BLEU", "words"]
+    assert sorted(lexical.other_scores) == ["BLEU", "chrF2", "words"]
+    searched = [record.hypotheses[1] for record in records]
+    for metric, measure in ((mbrace.ChrF(), "score"), (mbrace.BLEU(), "score by BLEU"), (UTILITY, "score by words")):
+        scores = metric.pairs(searched, [record.reference for record in records])
+        np.testing.assert_allclose(lexical.baselines["beam 5"][measure], scores, rtol=1e-6)
 
 
 def test_a_job_is_claimed_once_and_given_back_when_its_worker_is_gone(tmp_path: Path, records: list[Record]) -> None:

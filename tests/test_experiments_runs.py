@@ -112,7 +112,7 @@ def test_without_references_and_without_a_race_the_rest_is_measured(
     assert not (out / "report.html").exists()
     found = experiment.gather(out)
     made = experiment.rows_of(found)
-    assert {row["measure"] for row in made["test_table"]} == set(claims.TABLE) - {"score"}
+    assert {row["measure"] for row in made["test_table"]} == {*claims.TABLE, "same", "tied"} - {"score"}
     assert found[0].measures_of(Setting("alpha", 0.99))["utility_calls"][2].tolist() == [0, 0]
     assert found[0].measures_of(Setting("alpha", 0.99))["accuracy"][2].tolist() == [1, 1]
 

@@ -14,6 +14,7 @@ import pytest
 import sacrebleu
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
+from scipy import stats
 
 from mbrace import ChrF
 from mbrace.cli import main
@@ -247,3 +248,12 @@ def test_more_systems_are_each_compared_with_the_first_and_corrected(tmp_path: P
     assert printed.count(", Holm ") == 8
     assert main(["compare", paths[0], *options]) == 2
     assert "1 system: give 2 to 26 files" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 9, 10, 499, 2998])
+def test_students_t_is_scipys(degrees: int) -> None:
+    for t in (-3.0, 0.0, 0.1, 2.0, 7.0):
+        assert significance.student_tail(t, degrees) == pytest.approx(stats.t.sf(t, degrees), abs=1e-12)
+    for probability in (0.5, 0.95, 0.975):
+        expected = stats.t.ppf(probability, degrees)
+        assert significance.student(probability, degrees) == pytest.approx(expected, rel=1e-9, abs=1e-9)

@@ -13,7 +13,7 @@ from mbrace.cli.messages import show, shows_progress
 from mbrace.cli.options import add_utility, utility_from
 from mbrace.cli.parser import seed
 from mbrace.errors import UserError, counted
-from mbrace.utilities.named import NAMED
+from mbrace.utilities.named import NAMED, kind_of
 from mbrace.utility import Utility, cores
 
 LABELS = {"chrf": "chrF", "chrf+": "chrF+", "chrf++": "chrF++", "comet": "COMET", "bleu": "BLEU"}
@@ -80,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
             out,
             utility,
             label=_label_of(args, utility),
+            kind=kind_of(args.utility),
             utility_options=_utility_options(args),
             trials=args.trials,
             seed=args.seed,

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from mbrace.errors import UserError, require, spreadsheet_cell, warn
 from mbrace.experiments import studies
-from mbrace.experiments.claims import claims, margins, table_rows
+from mbrace.experiments.claims import claims, correct, margins, table_rows
 from mbrace.experiments.races import load_races, record_races, save_races
 from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import (
@@ -30,16 +30,18 @@ from mbrace.experiments.tables import (
     slug,
     tables,
 )
-from mbrace.experiments.trials import SIZES, STOPPING, TEST, TRADEOFF, Outcomes, Setting, run_trials
+from mbrace.experiments.trials import SIZES, STOPPING, TRADEOFF, Outcomes, Setting, run_trials, table_settings
 from mbrace.io.atomic import make_folder
 from mbrace.io.resume import refuse_other_settings
 from mbrace.metrics.bleu import BLEU
 from mbrace.metrics.chrf import ChrF
 from mbrace.records import Record
+from mbrace.utilities.named import Kind
 from mbrace.utility import Utility
 
 # Metrics that score every decision against the human reference, whatever decoded it: a metric that decoded is gamed.
-OTHER_METRICS: dict[str, Utility] = {"chrF++": ChrF(), "BLEU": BLEU()}
+# chrF2 is what the authors' scripts compute: sacreBLEU's chrF as it is by default, without words.
+OTHER_METRICS: dict[str, Utility] = {"chrF++": ChrF(), "chrF2": ChrF(word_order=0), "BLEU": BLEU()}
 # progress("tables of de-en", total) is a context manager; it yields a function that takes the number just finished
 Progress: TypeAlias = Callable[[str, int], Any]
 
@@ -50,6 +52,7 @@ def run(
     utility: Utility,
     *,
     label: str,
+    kind: Kind = "string",
     utility_options: str = "",
     trials: int = 10,
     seed: int = 0,
@@ -62,7 +65,8 @@ def run(
 
     Returns the rows of recommended races (see `studies.recommended`) of all results in `out`, or of this run's files
     with `report=False`, which writes DIR/data only and needs nothing but NumPy.
-    `utility_options` are those of `mbrace decode` that choose the utility, for the command that is recommended.
+    `kind` is the utility's, which decides what `--preset fast` is; `utility_options` are those of `mbrace decode` that
+    choose the utility, for the command that is recommended.
     """
     if report:
         require_report()
@@ -84,7 +88,8 @@ def run(
         for_figures = only_file or file.split != "test"
         records = file.records(limit)
         schedule = schedule_for(utility.schedule, records)
-        settings = settings_for(schedule, for_figures=for_figures)
+        scored = table_settings(schedule, kind)
+        settings = settings_for(schedule, kind, for_figures=for_figures)
         metrics = {name: metric for name, metric in OTHER_METRICS.items() if metric.name != utility.name}
         shortened = [] if schedule == tuple(utility.schedule) else [schedule]
         key = _key(file.digest, utility.name, settings, trials, seed, limit, list(metrics), *shortened)
@@ -102,6 +107,7 @@ def run(
                 stored,
                 name=utility.name,
                 settings=settings,
+                scored=scored,
                 sizes=SIZES if for_figures else (),
                 workers=workers,
                 advance=advance,
@@ -113,6 +119,7 @@ def run(
             file, sentences, utility=utility.name, label=label, options=utility_options, **options
         ) | {
             "key": key,
+            "kind": kind,
             "seconds": {"tables": round(built - started, 2), "races": round(finished - built, 2)},
             "workers": workers,
         }
@@ -137,9 +144,11 @@ def schedule_for(schedule: Sequence[int], records: Sequence[Record]) -> tuple[in
     return (*(size for size in schedule if size < longest // 2), longest // 2)
 
 
-def settings_for(schedule: Sequence[int], *, for_figures: bool) -> tuple[Setting, ...]:
-    """The settings raced on a file: those of all studies for the figures, else those of the test table."""
-    return (*TRADEOFF, *studies.schedule_settings(schedule[-1]), *STOPPING) if for_figures else TEST
+def settings_for(schedule: Sequence[int], kind: Kind, *, for_figures: bool) -> tuple[Setting, ...]:
+    """The settings raced on a file: those of the test table, for the figures also those of all studies."""
+    own = table_settings(schedule, kind)
+    studied = (*TRADEOFF, *studies.schedule_settings(schedule[-1]), *STOPPING) if for_figures else ()
+    return tuple(dict.fromkeys((*studied, *own)))
 
 
 def require_report() -> None:
@@ -204,6 +213,7 @@ def rows_of(found: Sequence[Outcomes], timings: Sequence[Row] = ()) -> dict[str,
         rows["tradeoff"] += studies.tradeoff(valid)
         rows["alpha_over_beta"] += studies.alpha_over_beta(valid)
         rows["survivors"] += studies.survivors(valid)
+    correct(rows["claims"])
     rows["runtimes"] = list(timings)
     return rows
 

@@ -19,7 +19,7 @@ from mbrace.experiments.summary import ACCURACY, SPLITS, short_description
 from mbrace.experiments.tables import slug
 
 Chart: TypeAlias = dict[str, Any]
-MEASURES = {"accuracy": ACCURACY, "rr": "reciprocal rank", "score": "score against the reference"}
+MEASURES = {"accuracy": ACCURACY, "rr": "reciprocal rank", "score": "score by the metric that decoded"}
 CALLS = "utility calls per sentence (log scale)"
 # The paper cuts its x axes for better visual comparison; we cut them so far beyond the most careful race.
 CUT = 1.6
@@ -100,12 +100,13 @@ def tradeoff(rows: Sequence[Row], measure: str) -> Chart:
         ]
         series.append({"name": f"prune {rule}", "style": rule, "joined": True, "points": points})
     digits = 2 if measure == "score" else 3
+    title = f"score by {rows[0]['utility']}" if measure == "score" else MEASURES[measure]
     return {
         "x": {"title": CALLS, "log": True, "high": end},
-        "y": {"title": MEASURES[measure], "digits": digits},
+        "y": {"title": title, "digits": digits},
         "series": [one for one in series if one["points"]],
         "lines": [{"y": standard[measure], "name": f"standard MBR, {standard['utility_calls']:,.0f} calls"}],
-        "describes": f"{MEASURES[measure].capitalize()} against utility calls for each alpha and beta; standard MBR "
+        "describes": f"{title[0].upper()}{title[1:]} against utility calls for each alpha and beta; standard MBR "
         f"has {standard[measure]:.{digits}f} at {standard['utility_calls']:,.0f} calls.",
     }
 

@@ -41,7 +41,7 @@ TERM_OF = {
     "reciprocal rank": "rr",
     "Accuracy": "accuracy",
     "exact accuracy": "accuracy",
-    "score against the reference": "score",
+    "score by the metric that decoded": "score",
     "# utility calls": "calls",
     **dict(zip(SETTINGS.values(), ("beta", "alpha", "alpha"), strict=True)),
 }
@@ -98,6 +98,7 @@ def context(about: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Row]
         "scored": any("score" in row for row in rows["tradeoff"]),
         "against": alpha_against_beta(rows["alpha_over_beta"], files),
         "tables": test_tables(rows["test_table"], files),
+        "systems": list(grouped(rows["test_table"], "utility", "pair").values()),
         "exhausted": [markdown(line) for line in exhausted],
         "exhausted_notes": exhausted,
         "settings": SETTINGS,
@@ -210,6 +211,8 @@ def test_tables(rows: Sequence[Row], files: Mapping[tuple[str, str, str], str]) 
     for (utility, pair), own in grouped(rows, "utility", "pair").items():
         lines = []
         for (measure,), measured in grouped(own, "measure").items():
+            if measure in ("same", "tied"):  # nothing to show for standard MBR
+                continue
             cells = []
             for setting in SETTINGS:
                 row = next(row for row in measured if row["setting"] == setting)

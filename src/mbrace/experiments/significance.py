@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import NormalDist
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,10 +26,6 @@ FromTotals: TypeAlias = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 PART_VALUES = 1 << 21  # random numbers in memory at a time
 FEW = 10  # sentences that differ; with more, a bootstrap can tell systems apart
 ROUNDING = 1e-10  # equal sums may differ by this much when added in another order
-STUDENT = {  # Student's t at a probability, for 1 .. 10 degrees of freedom
-    0.975: (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    0.95: (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812),
-}
 
 
 def trial_interval(
@@ -49,12 +44,30 @@ def trial_interval(
     return max(least, float(averages.mean() - half)), min(most, float(averages.mean() + half))
 
 
+def student_tail(t: float, degrees: int) -> float:
+    """P(T > t) for Student's T with a whole number of degrees of freedom: the finite sums of Abramowitz and Stegun,
+    26.7.3 and 26.7.4."""
+    angle = math.atan2(t, math.sqrt(degrees))
+    term, total = math.cos(angle) ** (degrees % 2), 0.0
+    for power in range(degrees % 2, degrees - 1, 2):
+        total += term
+        term *= math.cos(angle) ** 2 * (power + 1) / (power + 2)
+    inside = math.sin(angle) * total  # P(-t < T < t)
+    if degrees % 2:
+        inside = (angle + inside) * 2 / math.pi
+    return max(0.0, (1 - inside) / 2)  # far out, rounding could make it negative
+
+
+@lru_cache(maxsize=64)
 def student(probability: float, degrees: int) -> float:
-    """Student's t for a probability of 0.95 or 0.975: from a table up to 10 degrees of freedom, then an expansion."""
-    if degrees <= 10:
-        return STUDENT[probability][degrees - 1]
-    z = NormalDist().inv_cdf(probability)
-    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+    """The t that Student's T does not exceed with this probability, at least 1/2: by bisection."""
+    low, high = 0.0, 1.0
+    while student_tail(high, degrees) > 1 - probability:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if student_tail(middle, degrees) > 1 - probability else (low, middle)
+    return high
 
 
 @dataclass(frozen=True)
@@ -70,6 +83,7 @@ class Equivalence:
     low: float
     high: float
     margin: float
+    p: float  # of the two tests, the larger one
 
     @property
     def inside(self) -> bool:
@@ -92,7 +106,16 @@ def equivalence(a: NDArray[np.float64], b: NDArray[np.float64], margin: float) -
     half = math.inf
     if count > 1:
         half = student(0.95, count - 1) * float(differences.std(ddof=1)) / math.sqrt(count)
-    return Equivalence(mean, mean - half, mean + half, margin)
+    p = max(p_above_zero(margin - differences), p_above_zero(margin + differences))
+    return Equivalence(mean, mean - half, mean + half, margin, p)
+
+
+def p_above_zero(values: NDArray[np.float64]) -> float:
+    """p-value of a one-sided t-test that the mean of values (sentences,) is above 0; 1 for a single sentence."""
+    if len(values) < 2:
+        return 1.0
+    mean, error = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values))
+    return student_tail(mean / error, len(values) - 1) if error > 0 else float(mean <= 0)
 
 
 def sentence_interval(values: NDArray[np.float64], *, resamples: int = 2000, seed: int = 0) -> tuple[float, float]:

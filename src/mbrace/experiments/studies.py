@@ -27,13 +27,13 @@ SCORE = 0.01
 RULE = (
     "The cheapest race that loses next to nothing against standard MBR, chosen on the validation file (or the only "
     "one): by the lower end of the paired 95% interval over sentences, at most "
-    f"{LOST} standard deviations between hypotheses of expected utility, and at most {SCORE} standard deviations "
-    "between sentences of the score. If no race does, standard MBR."
+    f"{LOST} standard deviations between a sentence's hypotheses of expected utility, and at most {SCORE} standard "
+    "deviations between sentences of the score. If no race does, standard MBR."
 )
 DEFAULT = Setting("alpha", 0.99)  # the default of `mbrace decode`
 CHANGES = {
-    "score": "score",
-    "lost": "expected utility, in standard deviations between hypotheses",
+    "score": "score by the metric that decoded",
+    "lost": "expected utility, in standard deviations between a sentence's hypotheses",
     "rr": "reciprocal rank",
 }
 

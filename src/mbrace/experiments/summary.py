@@ -19,6 +19,10 @@ NAMES = {
     "score": "Score",
     "accuracy": "Accuracy",
     "rr": "RR",
+    "strict_accuracy": "Accuracy, ties wrong",
+    "strict_rr": "RR, ties in order",
+    "same": "Same prediction",
+    "tied": "Same or tied",
     "pseudo_references": "# pseudo-refs",
     "utility_calls": "# utility calls",
     "pairs_scored": "# pairs scored",
@@ -35,6 +39,11 @@ def format_value(measure: str, value: float | None) -> str:
     if measure in ("utility_calls", "pairs_scored"):
         return f"{value:,.0f}"
     return f"{value:.{1 if measure == 'pseudo_references' else 3}f}"
+
+
+def format_p(p: float) -> str:
+    """A p-value with three decimals."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def format_paper_value(measure: str, value: float | None) -> str:
@@ -143,6 +152,7 @@ def summary(template: Any, shown: Mapping[str, Any], rows: Mapping[str, Sequence
         against_table=_against(shown["against"]),
         table_1=[(_heading(one), _table_1(one)) for one in shown["tables"]],
         table_2=[(one, _table_2(one)) for one in shown["runtimes"]],
+        systems=[(_heading(one), _systems(own)) for one, own in zip(shown["tables"], shown["systems"], strict=True)],
         candidates=_candidates(shown["about"]),
         pictures={
             study: [(utility, name) for utility in utilities if (name := f"{study}.{slug(utility)}.svg") in drawn]
@@ -162,11 +172,10 @@ def table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 def _recommended(leads: Sequence[Mapping[str, Any]], measures: Mapping[str, str]) -> str:
     lines = []
     for lead in leads:
-        for kind in (kind for kind in ("default", "recommended") if kind in lead):
-            cells = lead[kind]
-            line = [f"{lead['pair']}, {lead['utility']}, {kind}", f"`{cells['options']}`", cells["saves"]]
-            lines.append([*line, *(cells.get(name, "") for name in measures)])
-    return table(("", "options of `mbrace decode`", "fewer calls", *measures.values()), lines)
+        cells = lead.get("recommended", lead["default"])
+        line = [f"{lead['pair']}, {lead['utility']}", f"`{cells['options']}`", cells["saves"], lead["default"]["saves"]]
+        lines.append([*line, *(cells.get(name, "") for name in measures)])
+    return table(("", "options of `mbrace decode`", "fewer calls", "the default's", *measures.values()), lines)
 
 
 def _headline(rows: Sequence[Row]) -> str:
@@ -180,15 +189,38 @@ def _headline(rows: Sequence[Row]) -> str:
             theirs = f"{standard['paper'] / calls['paper']:.1f}x" if calls["paper"] else ""
             numbers = ["" if cell is None else format_value(cell["measure"], cell["value"]) for cell in cells]
             lines.append((f"{pair}, {utility}, {name}", *numbers, saving, theirs))
-    return table(("test set", "score", "accuracy", "RR", "utility calls", "fewer", "the paper's"), lines)
+    return table(("test set, metric", "its score", "accuracy", "RR", "utility calls", "fewer", "the paper's"), lines)
+
+
+def _systems(rows: Sequence[Row]) -> str:
+    """Every setting and system of a test set: changes of scores as shares of their margins, and what was matched."""
+    scores = list(dict.fromkeys(row["measure"] for row in rows if row["measure"].startswith("score")))
+    others = [name for name in NAMES if name != "score" and any(row["measure"] == name for row in rows)]
+    lines = []
+    for (system,), own in grouped(rows, "setting").items():
+        found = {row["measure"]: row for row in own}
+        cells = [_change(found[name]) if name in found else "" for name in scores]
+        cells += [format_value(name, found[name]["value"]) if name in found else "" for name in others]
+        lines.append((system, *cells))
+    metrics = [name.removeprefix(SCORE_BY) if name.startswith(SCORE_BY) else rows[0]["utility"] for name in scores]
+    return table(("", *metrics, *(NAMES[name] for name in others)), lines)
+
+
+def _change(row: Row) -> str:
+    """The score of standard MBR; of others the difference from it and, where there is a margin, its share of that."""
+    if row["difference"] is None:
+        return format_value(row["measure"], row["value"])
+    share = f" ({abs(row['difference']) / row['margin']:.0%})" if row["margin"] else ""
+    return f"{row['difference']:+.3f}{share}"
 
 
 def _claims(rows: Sequence[Row]) -> str:
     lines = []
     for row in sorted(rows, key=lambda row: str(row["claim"])):
         verdict = row["verdict"] if row["holds"] else f"**{row['verdict']}**"
-        lines.append((row["claim"], row["utility"], row["pair"], row["found"], verdict))
-    return table(("claim", "utility", "pair", "found", "verdict"), lines)
+        p = ["" if row.get(name) is None else format_p(row[name]) for name in ("p", "p_holm")]
+        lines.append((row["claim"], row["utility"], row["pair"], row["found"], verdict, *p))
+    return table(("claim", "utility", "pair", "found", "verdict", "p", "p, corrected"), lines)
 
 
 def _against(found: Sequence[Mapping[str, Any]]) -> str:

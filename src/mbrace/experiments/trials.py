@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from mbrace.experiments.tables import Table
 from mbrace.io.atomic import replacing
 from mbrace.prune import Bottom, Confidence, PruningFunction, Standings
 from mbrace.records import Record, generator, key
-from mbrace.settings import Race
+from mbrace.settings import PRESETS, Race
+from mbrace.utilities.named import Kind
 from mbrace.utilities.replay import Replay
 
 ALPHAS = (0.8, 0.9, 0.95, 0.98, 0.99)
@@ -33,7 +34,10 @@ BETAS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 SIZES = (4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)  # |R| of Figure 1
 REGRETS = (0.01, 0.02, 0.04, 0.08)
 SCORE_BY = "score by "  # before the name of a metric that did not decode
-MEASURES = ("score", "accuracy", "rr", "lost", "pseudo_references", "utility_calls", "pairs_scored", "steps")
+COUNTS = ("pseudo_references", "utility_calls", "pairs_scored")
+# `strict_*` are as the authors' scripts have them: of equally good hypotheses the first one has the better rank.
+# `choice` is the index of the prediction.
+MEASURES = ("score", "accuracy", "rr", "strict_accuracy", "strict_rr", "lost", *COUNTS, "steps", "choice")
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,27 @@ class Setting:
     value: float
     schedule: tuple[int, ...] = ()
     regret: float = 0.0
+    forecast: float = 0.0
+    cover: bool = False
+
+    @property
+    def label(self) -> str:
+        """`alpha=0.99`, `beta=0`, `beta=0, R=32`, `alpha=0.99, regret=0.04`."""
+        size = f", R={self.schedule[-1]}" if self.rule == "beta" and self.schedule else ""
+        more = [f"{name}={getattr(self, name):g}" for name in ("regret", "forecast") if getattr(self, name)]
+        return ", ".join([f"{self.rule}={self.value:g}{size}", *more, *["cover"] * self.cover])
+
+    def race(self, schedule: tuple[int, ...], *, seed: int, window: int) -> Race:
+        """The decoder's settings; `schedule` is the utility's."""
+        return Race(
+            prune=self.prune,
+            schedule=self.schedule or schedule,
+            forecast=self.forecast,
+            cover=self.cover,
+            shuffle=False,
+            seed=seed,
+            window=window,
+        )
 
     @property
     def prune(self) -> PruningFunction | None:
@@ -57,8 +82,22 @@ STANDARD = Setting("beta", 0.0)
 SHOWN = tuple(Setting("alpha", alpha) for alpha in ALPHAS)  # whose survivors are counted
 TRADEOFF = (STANDARD, *SHOWN, *(Setting("beta", b) for b in BETAS))
 STOPPING = tuple(Setting("alpha", 0.99, regret=regret) for regret in REGRETS)
-FAST = Setting("alpha", 0.99, regret=0.04)  # as `--preset fast`
-TEST = (STANDARD, Setting("alpha", 0.99), Setting("alpha", 0.9), FAST)
+RACING = Setting("alpha", 0.99)  # the default of `mbrace decode`
+REGRET = Setting("alpha", 0.99, regret=0.04)
+SMALLER = (32, 64, 128)  # pseudo-references of standard MBR at the cost of a race
+
+
+def fast(kind: Kind) -> Setting:
+    """`--preset fast` of `mbrace decode` for a kind of utility: "string", "encoder" or "pair"."""
+    return Setting("alpha", 0.99, **PRESETS["fast"]["decode"][kind])  # type: ignore[misc]
+
+
+def table_settings(schedule: Sequence[int], kind: Kind) -> tuple[Setting, ...]:
+    """The settings of the test table: those of the paper's, `fast`, regret alone, a beta that makes about as many calls
+    as alpha = 0.99, and standard MBR with fewer pseudo-references."""
+    smaller = [Setting("beta", 0.0, (size,)) for size in SMALLER if size < schedule[-1]]
+    own = (STANDARD, RACING, Setting("alpha", 0.9), REGRET, fast(kind), Setting("beta", 0.6), *smaller)
+    return tuple(dict.fromkeys(own))
 
 
 @dataclass
@@ -73,8 +112,11 @@ class Outcomes:
     pruned: NDArray[np.bool_]  # (sizes, alphas, sentences, trials): one application pruned the winner under R*
     sizes: tuple[int, ...]
     about: dict[str, Any] = field(default_factory=dict)  # candidate file, utility, seed, counts
-    # by metrics that were not decoded with, against the human reference: (settings of TEST, sentences, trials) each
+    # by metrics that were not decoded with, against the human reference: (settings of `scored`, sentences, trials) each
     other_scores: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    scored: tuple[Setting, ...] = ()
+    # of systems that do not race, such as beam search: the scores, (sentences,), by "score" and "score by NAME"
+    baselines: dict[str, dict[str, NDArray[np.float32]]] = field(default_factory=dict)
 
     def measures_of(self, setting: Setting) -> dict[str, NDArray[np.float64]]:
         """The measures of a setting, each (sentences, trials); no score if there is no human reference."""
@@ -87,8 +129,10 @@ class Outcomes:
         return found
 
     def other_scores_of(self, setting: Setting) -> dict[str, NDArray[np.float64]]:
-        """The scores by other metrics of a setting of TEST, each (sentences, trials), named "score by NAME"."""
-        index = TEST.index(setting)
+        """The scores by other metrics of a setting of `scored`, each (sentences, trials), named "score by NAME"."""
+        if setting not in self.scored:
+            return {}
+        index = self.scored.index(setting)
         return {f"{SCORE_BY}{name}": values[index].astype(np.float64) for name, values in self.other_scores.items()}
 
     def save(self, path: Path) -> None:
@@ -101,10 +145,18 @@ class Outcomes:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Everything as arrays of numbers and one of text, for a file."""
-        header = {"about": self.about, "sizes": self.sizes, "settings": [vars(s) for s in self.settings]}
+        named = [(name, measure) for name, scores in self.baselines.items() for measure in scores]
+        header = {
+            "about": self.about,
+            "sizes": self.sizes,
+            "settings": [asdict(setting) for setting in self.settings],
+            "scored": [self.settings.index(setting) for setting in self.scored],
+            "other_scores": list(self.other_scores),
+            "baselines": named,
+        }
         arrays = {**self.measures, "survivors": self.survivors, "pruned": self.pruned}
-        header["other_scores"] = list(self.other_scores)
         arrays |= {f"other_{index}": values for index, values in enumerate(self.other_scores.values())}
+        arrays |= {f"baseline_{index}": self.baselines[name][m] for index, (name, m) in enumerate(named)}
         return {"header": np.array(json.dumps(header)), **arrays}
 
     @classmethod
@@ -123,10 +175,13 @@ class Outcomes:
         """What `arrays` gave."""
         header = json.loads(str(stored["header"]))
         settings = tuple(Setting(**{**s, "schedule": tuple(s["schedule"])}) for s in header["settings"])
-        measures = {name: stored[name] for name in MEASURES}
-        others = {n: stored[f"other_{index}"] for index, n in enumerate(header.get("other_scores", []))}
-        sizes = tuple(header["sizes"])
-        return cls(settings, measures, stored["survivors"], stored["pruned"], sizes, header["about"], others)
+        measures = {name: stored[name] for name in MEASURES if name in stored}  # e5b2b7a had fewer
+        found = cls(settings, measures, stored["survivors"], stored["pruned"], tuple(header["sizes"]), header["about"])
+        found.other_scores = {name: stored[f"other_{index}"] for index, name in enumerate(header["other_scores"])}
+        found.scored = tuple(settings[index] for index in header["scored"])
+        for index, (name, measure) in enumerate(header["baselines"]):
+            found.baselines.setdefault(name, {})[measure] = stored[f"baseline_{index}"]
+        return found
 
     @classmethod
     def join(cls, parts: Sequence[Outcomes]) -> Outcomes:
@@ -134,12 +189,17 @@ class Outcomes:
         first = parts[0]
         return cls(
             first.settings,
-            {measure: np.concatenate([part.measures[measure] for part in parts], axis=1) for measure in MEASURES},
+            {name: np.concatenate([part.measures[name] for part in parts], axis=1) for name in first.measures},
             np.concatenate([part.survivors for part in parts], axis=1),
             np.concatenate([part.pruned for part in parts], axis=2),
             first.sizes,
             other_scores={
                 name: np.concatenate([part.other_scores[name] for part in parts], axis=1) for name in first.other_scores
+            },
+            scored=first.scored,
+            baselines={
+                name: {m: np.concatenate([part.baselines[name][m] for part in parts]) for m in scores}
+                for name, scores in first.baselines.items()
             },
         )
 
@@ -150,6 +210,7 @@ def run_trials(
     name: str,
     schedule: tuple[int, ...],
     settings: Sequence[Setting],
+    scored: Sequence[Setting] = (),
     sizes: Sequence[int] = SIZES,
     trials: int = 10,
     seed: int = 0,
@@ -159,12 +220,13 @@ def run_trials(
 ) -> Outcomes:
     """Every setting on every sentence in every trial, `chunk` sentences per job.
 
-    The results do not depend on `workers`, `chunk` or the order of the sentences.
+    The decisions of the settings in `scored` are also scored by the tables' other metrics. The results do not depend on
+    `workers`, `chunk` or the order of the sentences.
     """
     if trials < 1:
         raise UserError(f"trials {trials}: must be 1 or more")
     chunks = [tables[first : first + chunk] for first in range(0, len(tables), chunk)]
-    jobs = [(chunk, name, schedule, tuple(settings), tuple(sizes), trials, seed) for chunk in chunks]
+    jobs = [(chunk, name, schedule, tuple(settings), tuple(scored), tuple(sizes), trials, seed) for chunk in chunks]
     parts: list[Outcomes] = []
     for part in _run_jobs(jobs, workers):
         advance(len(chunks[len(parts)]))
@@ -195,6 +257,7 @@ def run_part(
     name: str,
     schedule: tuple[int, ...],
     settings: tuple[Setting, ...],
+    scored: tuple[Setting, ...],
     sizes: tuple[int, ...],
     trials: int,
     seed: int,
@@ -202,41 +265,36 @@ def run_part(
     """All races of a few sentences; those of one part are in memory at a time."""
     replay = Replay(tables, name=name, schedule=schedule)
     shape = (len(settings), len(tables), trials)
-    kinds = {"score": np.float32, "rr": np.float32, "lost": np.float32, "accuracy": np.bool_}
+    kinds: dict[str, Any] = dict.fromkeys(("score", "rr", "strict_rr", "lost"), np.float32)
+    kinds |= {"accuracy": np.bool_, "strict_accuracy": np.bool_, "choice": np.int16}
     measures: dict[str, NDArray[Any]] = {m: np.zeros(shape, dtype=kinds.get(m, np.int32)) for m in MEASURES}
     counted = SHOWN if set(SHOWN) <= set(settings) else ()
     survivors = np.zeros((len(counted), *shape[1:], len(schedule)), dtype=np.int16)
     pruned = np.zeros((len(sizes), len(ALPHAS), len(tables), trials), dtype=np.bool_)
-    others = {name: np.zeros((len(TEST), *shape[1:]), dtype=np.float32) for name in tables[0].others}
+    others = {name: np.zeros((len(scored), *shape[1:]), dtype=np.float32) for name in tables[0].others}
     most = max([schedule[-1], *sizes, *(setting.schedule[-1] for setting in settings if setting.schedule)])
     for trial in range(trials):
         trial_seed = key(seed, trial, "trial")
         records = [sample(table, trial_seed, most) for table in tables]
         for index, setting in enumerate(settings):
-            race = Race(
-                prune=setting.prune,
-                schedule=setting.schedule or schedule,
-                shuffle=False,
-                seed=trial_seed,
-                window=len(tables),
-            )
+            race = setting.race(schedule, seed=trial_seed, window=len(tables))
             answers = decode_corpus(records, utility=replay, race=race)
             for sentence, (table, answer) in enumerate(zip(tables, answers, strict=True)):
                 assert answer.index is not None  # no hypothesis enters these races later
                 values = measure(table, answer.index)
-                values |= {m: getattr(answer, m) for m in ("pseudo_references", "utility_calls", "pairs_scored")}
-                values["steps"] = len(answer.steps)
+                values |= {m: getattr(answer, m) for m in COUNTS}
+                values |= {"steps": len(answer.steps), "choice": answer.index}
                 for m, value in values.items():
                     measures[m][index, sentence, trial] = value
-                if setting in TEST:
+                if setting in scored:
                     for other, scores in table.others.items():
-                        others[other][TEST.index(setting), sentence, trial] = scores[answer.index]
+                        others[other][scored.index(setting), sentence, trial] = scores[answer.index]
                 if setting in counted:
                     left = [step.survivors for step in answer.steps] or [1]
                     survivors[counted.index(setting), sentence, trial] = left + left[-1:] * (len(schedule) - len(left))
         if sizes:
             pruned[..., trial] = false_pruning(tables, records, replay, sizes, trial_seed)
-    return Outcomes(settings, measures, survivors, pruned, sizes, other_scores=others)
+    return Outcomes(settings, measures, survivors, pruned, sizes, other_scores=others, scored=scored)
 
 
 def sample(table: Table, trial_seed: int, most: int) -> Record:
@@ -247,17 +305,21 @@ def sample(table: Table, trial_seed: int, most: int) -> Record:
 
 
 def measure(table: Table, choice: int) -> dict[str, float]:
-    """Score against the human reference, exact accuracy and reciprocal rank of a prediction (section 4.1).
+    """Score against the human reference, exact accuracy and reciprocal rank of a prediction (section 4.1), and the last
+    two without ties.
 
     `lost`: expected utility below the best under R*, in standard deviations between the hypotheses of the sentence.
     """
     expected = table.expected
     spread = float(np.std(expected))
     better_or_equal = int(np.count_nonzero(expected >= expected[choice]))  # including itself
+    later = int(np.count_nonzero(expected[choice:] == expected[choice])) - 1  # equally good, and later in the list
     return {
         "score": float(table.human[choice]),
         "accuracy": float(expected[choice] == expected.max()),  # ties for the highest utility all count
         "rr": 1 / better_or_equal,
+        "strict_accuracy": float(better_or_equal - later == 1),
+        "strict_rr": 1 / (better_or_equal - later),
         "lost": float(expected.max() - expected[choice]) / spread if spread > 0 else 0.0,
     }
 
