@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from test_answer import PEAKED, SPREAD, Model
 
 import mbrace
 from mbrace.answers import Answering
+from mbrace.serve import engine
 from mbrace.serve.app import Access, create_app
 from mbrace.serve.engine import Engine, SharedWindow
 from mbrace.serve.limits import Limits, limited_config, listen
@@ -163,6 +165,14 @@ def test_a_stream_sends_comments_while_the_race_is_open(served: Served, monkeypa
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools: calls of tools"),
         ({"logprobs": True}, "logprobs: an answer is chosen among several"),
         ({"n": 17}, "n: must be from 1 to 16"),
+        ({"n": 0}, "n: must be from 1 to 16"),
+        ({"n": True}, "n: must be from 1 to 16"),
+        ({"mbrace": {"n": "4"}}, "mbrace.n: must be a whole number"),
+        ({"mbrace": {"utility": ["exact"]}}, "mbrace.utility: only chrf++, exact"),
+        ({"seed": 10**40}, "seed: must be a whole number of at most 63 bits"),
+        ({"stop": [1]}, "stop: must be a text, or a list of texts"),
+        ({"response_format": 3}, "response_format: must be an object"),
+        ({"presence_penalty": "high"}, "presence_penalty: must be from -2 to 2"),
         ({"mbrace": {"n": 17}}, "mbrace.n: must be from 1 to 16"),
         ({"mbrace": {"regret": -1}}, "mbrace.regret: must be 0 or more"),
         ({"mbrace": {"utility": "os:system"}}, "mbrace.utility: only chrf++, exact"),
@@ -210,6 +220,21 @@ def test_without_a_key_only_loopback_is_served(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("MBRACE_SERVE_KEY", raising=False)
     with pytest.raises(mbrace.UserError, match=r"host 0\.0\.0\.0: others could use this endpoint; set a key"):
         serve(lambda chat: None, {}, model="m", settings=Answering(), host="0.0.0.0")  # type: ignore[arg-type, return-value]
+
+
+def test_half_a_character_reaches_the_server_as_a_question_mark(served: Served) -> None:
+    body = b'{"messages": [{"role": "user", "content": "\\ud800 What?"}]}'
+    assert httpx.post(f"{served.url}/v1/chat/completions", content=body).status_code == 200
+    assert served.model.bodies[0]["messages"][0]["content"] == "? What?"
+
+
+def test_a_fault_of_ours_is_an_error_in_the_form_of_the_protocol(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(engine, "answers", lambda *given, **options: 1 / 0)
+    found = httpx.post(f"{served.url}/v1/chat/completions", json={"messages": QUESTION})
+    assert (found.status_code, found.json()["error"]["type"]) == (500, "server_error")
+    assert "ZeroDivisionError" in caplog.text
 
 
 # upstream
@@ -300,6 +325,28 @@ def test_races_that_ask_at_the_same_time_share_one_batch() -> None:
     assert shared.largest == 5
     for number in range(6):
         assert found[number] == mbrace.decode(lists[number], utility=plain, prune=None)
+
+
+def test_a_shared_window_encodes_each_string_of_a_race_once_and_keeps_its_scales(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prepared: list[str] = []
+
+    class Noting(mbrace.ExactMatch):
+        def preparer(self) -> Any:
+            return lambda text: prepared.append(text) or text
+
+    monkeypatch.setattr(engine, "PLACES", 2)  # every third race begins another window
+    mixture = mbrace.Mixture([(mbrace.ChrF(), 0.5), (mbrace.EditDistance(), 0.5)])  # scaled by each race's first table
+    noting, mixed = SharedWindow(Noting()), SharedWindow(mixture)
+    steps: Any = {"schedule": [2, 4, 8, 16, 32], "pool": True, "regret": 0.0}
+    for number in range(5):
+        chance = random.Random(number)
+        draws = [" ".join(chance.choices("abcdef", k=6)) for _ in range(32)]
+        assert mbrace.decode([], draws, utility=mixed, **steps) == mbrace.decode([], draws, utility=mixture, **steps)
+        mbrace.decode([], draws, utility=noting, **steps)
+        assert len(prepared) == len(set(prepared))
+        prepared.clear()
 
 
 def test_the_metrics_count(served: Served) -> None:

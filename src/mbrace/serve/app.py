@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -97,6 +97,10 @@ def create_app(engine: Engine, access: Access, *, model: str) -> Starlette:
                     response = await handle(request)
                 except BadRequest as error:
                     response = error_reply(error.status, str(error), error.field)
+                except ClientDisconnect:
+                    response = Response(status_code=499)
+                except Exception as error:
+                    response = error_reply(*_explained(error))
             response.headers.update(HEADERS)
             engine.metrics.add(f'requests_total{{path="{request.url.path}",status="{response.status_code}"}}')
             return response
@@ -209,9 +213,6 @@ class _Site:
             if not task.done():  # the client went away
                 return Response(status_code=499)
             return JSONResponse(reply(asked, task.result(), self.model))
-        except (UserError, OSError) as error:
-            status, message = _explained(error)
-            return error_reply(status, message)
         finally:
             gone.cancel()
             task.cancel()
@@ -223,7 +224,7 @@ class _Site:
                 yield ": the race is open\n\n"
             try:
                 whole = reply(asked, task.result(), self.model)
-            except (UserError, OSError) as error:
+            except Exception as error:
                 status, message = _explained(error)
                 found = {"error": {"message": message, "type": "server_error", "code": status}}
                 yield f"data: {json.dumps(found)}\n\n"

@@ -63,7 +63,7 @@ def asked_from(body: Any, *, chat: bool, model: str, settings: Answering, utilit
     for field, reason in REFUSED.items():
         if body.pop(field, None) not in (None, False, [], 0):
             raise BadRequest(f"{field}: {reason}", field)
-    if body.pop("model", model) not in (model, "mbrace"):
+    if body.pop("model", None) not in (None, model, "mbrace"):
         raise BadRequest(f"model: only {model} is served here", "model", 404)
     if "max_completion_tokens" in body:
         body["max_tokens"] = body.pop("max_completion_tokens")

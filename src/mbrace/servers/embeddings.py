@@ -48,14 +48,13 @@ class ServerEncoder:
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Vectors (texts, units), normalised."""
-        valid = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
         vectors: dict[str, NDArray[np.float32]] = {}
-        for text in dict.fromkeys(valid):
+        for text in dict.fromkeys(texts):
             kept = None if self._file is None else self._file.get(self._key(text))
             if kept is not None:
                 vectors[text] = np.frombuffer(base64.b64decode(kept["embedding"]), dtype="<f4")
                 self.cost += Cost(kept_answers=1)
-        new = [text for text in dict.fromkeys(valid) if text.strip() and text not in vectors]
+        new = [text for text in dict.fromkeys(texts) if text.strip() and text not in vectors]
         if not new and not vectors and self._units is None:
             new = ["."]  # only blank texts: ask for any vector, to learn how long they are
         blocks = [new[begin : begin + self._per_request] for begin in range(0, len(new), self._per_request)]
@@ -67,7 +66,7 @@ class ServerEncoder:
                 raise UserError(f"{self._client.url}: embeddings have {message}; use one model for all texts")
             self._units = len(vector)
         blank = np.zeros(self._units or 1, dtype=np.float32)
-        rows = torch.from_numpy(np.stack([vectors.get(text, blank) for text in valid]).astype(np.float32))
+        rows = torch.from_numpy(np.stack([vectors.get(text, blank) for text in texts]).astype(np.float32))
         lengths: Tensor = rows.norm(dim=1, keepdim=True)
         return rows / lengths.clamp(min=1e-12)
 

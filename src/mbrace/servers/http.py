@@ -127,7 +127,9 @@ class Client:
             raise UserError(message) from None
         self.url, self._endpoint = hide_credentials(address), f"/v1{endpoint}"
         self._retries, self._timeout, self._concurrency = retries, timeout, concurrency
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._headers = {"Content-Type": "application/json"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
         self._not_before = 0.0  # when requests may be sent again: a Retry-After applies to all of them
         self._announced = -math.inf
         self._lock = threading.Lock()
@@ -263,9 +265,14 @@ class Client:
     async def _exchange(self, body: Any, path: str) -> tuple[int, Any, bytes]:
         """Status, headers and content of one answer. Nothing is kept of an answer that is too large."""
         assert self._running is not None
-        method, address = ("GET" if body is None else "POST"), self._at(path)
+        method, sent = "GET", None
+        if body is not None:  # half a surrogate pair cannot be sent
+            method, sent = (
+                "POST",
+                json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace"),
+            )
         parts, size = [], 0
-        async with self._running.client.stream(method, address, json=body) as response:
+        async with self._running.client.stream(method, self._at(path), content=sent) as response:
             self._has_connected = True
             async for part in response.aiter_bytes():
                 size += len(part)

@@ -329,7 +329,6 @@ class Judge:
         texts = {"{source}": source, "{hypothesis}": hypothesis, "{reference}": reference}
         # In one pass: a text that holds "{reference}" itself stays as it is.
         content = re.sub(r"\{(?:source|hypothesis|reference)\}", lambda field: texts[field.group()], self._prompt)
-        content = content.encode("utf-8", "replace").decode("utf-8")  # lone surrogates cannot be sent
         return {"model": self._model, **self._options, "messages": chat_messages(content, self._system)}
 
     def _again(self, body: dict[str, Any], text: str) -> dict[str, Any]:
