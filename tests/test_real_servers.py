@@ -19,7 +19,7 @@ from mbrace.cli import main
 from mbrace.errors import ServiceError
 
 LLAMA, PYTHON, GREEDY, SAMPLING = "llama.cpp", "llama-cpp-python", "transformers", "transformers-sampling"
-EMBEDDING = "llama.cpp-embedding"
+EMBEDDING, GEMMA = "llama.cpp-embedding", "llama.cpp-gemma"
 
 
 class Real(Recorded):
@@ -136,6 +136,16 @@ def test_the_tokens_of_all_choices_are_counted(real: Real) -> None:
     assert made.cost.requests == 1
     written = sum(len(text.split()) for draws in found for text in draws.texts)
     assert max(written, 24 * made.cut) < made.cost.completion_tokens <= 8 * 24
+
+
+@on(GEMMA)
+def test_a_base_model_translates_by_a_prompt_with_examples(real: Real) -> None:
+    shots = "German: Guten Morgen.\nEnglish: Good morning.\nGerman: Wie spät ist es?\nEnglish: What time is it?\n"
+    made = server(real, chat=False, stop=["\n"], temperature=0.5, max_tokens=24)
+    answer = made.answer(f"{shots}German: Guten Abend.\nEnglish:", n=8)
+    assert answer.text in ("Good evening.", "Good afternoon.")  # one line, and English: it is a small model
+    assert answer.receipt.tokens_in > 20
+    made.close()
 
 
 @on(LLAMA, PYTHON, GREEDY)
