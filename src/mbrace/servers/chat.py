@@ -92,18 +92,10 @@ def _logprob(found: Any, *, is_blank: bool) -> float | None:
     try:
         total = math.fsum(values)
     except (OverflowError, ValueError):
-        total = math.nan
+        total = -math.inf
     if not math.isfinite(total):
-        shown = next((value for value in map(_as_float, values) if not math.isfinite(value)), math.inf)
-        raise UselessError(f"log-probabilities of {shown}; they must be finite numbers")
+        raise UselessError(f"log-probabilities of {total}; they must be finite numbers")
     return total
-
-
-def _as_float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
 
 
 def _why_no_text(choice: Mapping[str, Any]) -> str:

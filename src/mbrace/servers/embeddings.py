@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +34,11 @@ class ServerEncoder:
         body: Mapping[str, Any],
         *,
         per_request: int,
-        concurrency: int,
         answers: str | Path | None,
     ) -> None:
         self._client, self._body, self._per_request = client, dict(body), per_request
-        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="mbrace-embeddings")
         self._file = None if answers is None else AnswerFile(answers)
         self._units: int | None = None  # not known before the first answer
-        self._lock = threading.Lock()
         self.cost = Cost()
 
     def embed(self, texts: Sequence[str]) -> Tensor:
@@ -58,7 +53,7 @@ class ServerEncoder:
         if not new and not vectors and self._units is None:
             new = ["."]  # only blank texts: ask for any vector, to learn how long they are
         blocks = [new[begin : begin + self._per_request] for begin in range(0, len(new), self._per_request)]
-        for block, found in zip(blocks, self._pool.map(self._ask, blocks), strict=True):
+        for block, found in zip(blocks, self._client.gather(map(self._ask, blocks)), strict=True):
             vectors |= dict(zip(block, found, strict=True))
         for vector in vectors.values():  # vectors of different lengths cannot be compared
             if self._units not in (None, len(vector)):
@@ -71,8 +66,7 @@ class ServerEncoder:
         return rows / lengths.clamp(min=1e-12)
 
     def close(self) -> None:
-        """Cancel requests that have not begun, and close the connections and the file."""
-        self._pool.shutdown(cancel_futures=True)
+        """Cancel requests, and close the connections and the file."""
         self._client.close()
         if self._file is not None:
             self._file.close()
@@ -80,11 +74,10 @@ class ServerEncoder:
     def _key(self, text: str) -> bytes:
         return key_of(self._body | {"input": text})
 
-    def _ask(self, texts: list[str]) -> list[NDArray[np.float32]]:
+    async def _ask(self, texts: list[str]) -> list[NDArray[np.float32]]:
         """The vectors of one request, saved as they arrive, even if another request fails."""
-        vectors, cost = self._client.post(self._body | {"input": texts}, lambda answer: _read(answer, len(texts)))
-        with self._lock:
-            self.cost += cost
+        vectors, cost = await self._client.ask(self._body | {"input": texts}, lambda answer: _read(answer, len(texts)))
+        self.cost += cost
         if self._file is not None:
             for text, vector in zip(texts, vectors, strict=True):
                 self._file.put(self._key(text), {"embedding": base64.b64encode(vector.tobytes()).decode()})
@@ -117,7 +110,7 @@ class EmbeddingServer(NeuralUtility):
         check_whole("per_request", per_request, least=1)
         client = Client(url, "/embeddings", api_key=api_key, concurrency=concurrency, retries=retries, timeout=timeout)
         body = {"model": model, "encoding_format": "float", **(options or {})}
-        self._server = ServerEncoder(client, body, per_request=per_request, concurrency=concurrency, answers=answers)
+        self._server = ServerEncoder(client, body, per_request=per_request, answers=answers)
         self.encoder, self.head = self._server, Cosine()
         self.name = f"cosine|server:{model}"
 
@@ -127,7 +120,7 @@ class EmbeddingServer(NeuralUtility):
         return self._server.cost
 
     def close(self) -> None:
-        """Cancel requests that have not begun, and close the connections and the file."""
+        """Cancel requests, and close the connections and the file."""
         self._server.close()
 
 

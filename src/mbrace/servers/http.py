@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import Future, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
@@ -147,28 +147,48 @@ class Client:
                 self._running = _Loop(make, self._concurrency)
         return self._running.submit(self._guarded(work))
 
-    def post(self, body: Any, read: Callable[[Any], Answer], *, retries: int | None = None) -> Answer:
-        """Post `body` and wait for the answer; see `ask`."""
-        return self.start(self.ask(body, read, retries=retries)).result()
+    def gather(self, works: Iterable[Coroutine[Any, Any, Answer]]) -> list[Answer]:
+        """The results of coroutines that run at the same time. After a failure nothing more is requested, and answers
+        under way are waited for: they are paid for."""
 
-    def get(self, path: str) -> Any:
-        """The JSON at a path of the server, such as /v1/models; None where there is none."""
-        return self.start(self.ask_once(None, path)).result()
+        async def ending_all(work: Coroutine[Any, Any, Answer]) -> Answer:
+            try:
+                return await work
+            except BaseException:
+                self._is_finishing = True  # before the next request begins
+                raise
+
+        futures = [self.start(ending_all(work)) for work in works]
+        try:
+            wait(futures, return_when=FIRST_EXCEPTION)
+            for future in futures:
+                if future.done():
+                    future.result()
+            return [future.result() for future in futures]
+        except BaseException:
+            self.finish(futures)
+            raise
 
     async def ask(
-        self, body: Any, read: Callable[[Any], Answer], *, retries: int | None = None, path: str | None = None
+        self,
+        body: Any,
+        read: Callable[[Any], Answer],
+        *,
+        retries: int | None = None,
+        before: Callable[[], None] = lambda: None,
     ) -> Answer:
         """Post `body`; `read` turns the JSON answer into the result. If it cannot (ValueError, KeyError, ...), the
         answer was cut off or garbled, and the request is sent again. ServiceError if other requests would fail too,
-        RequestError if that is not clear."""
+        RequestError if that is not clear. `before` is called when the request's turn has come."""
         retries, failures = self._retries if retries is None else retries, 0
         assert self._running is not None
         async with self._running.slots:
             if self._is_finishing:
                 raise ServiceError(f"{self.url}: not requested, as another request failed")
+            before()
             while True:
                 await self._pause()
-                answer, failure = await self._try(body, read, path or self._endpoint)
+                answer, failure = await self._try(body, read, self._endpoint)
                 if failure is None:
                     return answer  # type: ignore[return-value]
                 failures += 1

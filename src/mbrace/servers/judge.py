@@ -10,21 +10,19 @@ import hashlib
 import json
 import math
 import re
-import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import ServiceError, UserError, check_number, check_whole
+from mbrace.errors import RESUME, ServiceError, UserError, check_number, check_whole
 from mbrace.sampler import doubling
 from mbrace.servers.answer_file import AnswerFile, key_of
 from mbrace.servers.chat import chat_messages, choices_of, cost_of
 from mbrace.servers.http import Client
-from mbrace.utility import Ask, Cost, Scorer, Sentence
+from mbrace.utility import Ask, Cost, Pairwise, Scorer, Sentence
 
 PROMPT = (
     "Score the translation below from 0 to 100 for how well it says what the reference says, where 0 is no meaning "
@@ -104,7 +102,7 @@ class Judge:
         self._compare, self._expected, self._structured = compare, expected, structured
         self._most_unreadable, self._budget = most_unreadable, budget
         self._asked, self._unreadable, self._last = 0, 0, ""
-        self._has_schema: bool | None = None  # not known before the first question
+        self._has_schema: bool | None = None if structured else False  # None: not known before the first question
         given = {"temperature": temperature, "max_tokens": max_tokens}
         if expected:
             given |= {"logprobs": True, "top_logprobs": 20}
@@ -112,25 +110,19 @@ class Judge:
         self._client = Client(
             url, "/chat/completions", api_key=api_key, concurrency=concurrency, retries=retries, timeout=timeout
         )
-        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="mbrace-judge")
         self._file = None if answers is None else AnswerFile(answers)
         self._scores: dict[bytes, float] = {}
-        self._lock = threading.Lock()
-        self._cost = Cost()
+        self.cost = Cost()  # the requests so far, and how many answers were kept from before
         self.needs_source = "{source}" in prompt
         digest = hashlib.sha256(f"{system or ''}\0{prompt}".encode()).hexdigest()[:8]
         kind = "|compare" if compare else "|expected" if expected else ""
         self.name = f"judge|{model}|prompt:{digest}|from:{lowest:g}|to:{highest:g}{kind}"
 
-    @property
-    def cost(self) -> Cost:
-        """The requests so far, and how many answers were kept from before."""
-        with self._lock:
-            return self._cost
-
     def start(self, sentences: Sequence[Sentence]) -> Scorer:
         """Begin the races of a window."""
-        return _JudgeScorer(self, sentences)
+        return _JudgeScorer(
+            self, Pairwise(cast(Any, self.readable), batch=True, source=self.needs_source).start(sentences)
+        )
 
     def pairs(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
@@ -140,11 +132,11 @@ class Judge:
         found = self.readable(hypotheses, references, sources)
         return self.filled(found[None, :])[0] if len(found) else found
 
-    def filled(self, table: NDArray[np.float32]) -> NDArray[np.float32]:
+    def filled(self, table: NDArray[np.floating]) -> NDArray[np.float32]:
         """Scores (hypotheses, references) with the mean of a hypothesis' others for those that are not readable."""
         missing = np.isnan(table)
         if not missing.any():
-            return table
+            return table.astype(np.float32)
         if missing.all():
             raise self._unreadable_error()
         means = [np.nanmean(row) if not np.isnan(row).all() else np.nanmean(table) for row in table]
@@ -173,8 +165,7 @@ class Judge:
         return np.array([self._scores[key] for key in keys], dtype=np.float32)
 
     def close(self) -> None:
-        """Cancel requests that have not begun, and close the connections and the file."""
-        self._pool.shutdown(cancel_futures=True)
+        """Cancel requests, and close the connections and the file."""
         self._client.close()
         if self._file is not None:
             self._file.close()
@@ -182,42 +173,29 @@ class Judge:
     def _ask(self, bodies: Mapping[bytes, dict[str, Any]]) -> None:
         """Score questions that were not asked yet. After a failure no request is started; answers that arrive are
         kept."""
-        failed = threading.Event()
-        futures = [self._pool.submit(self._answer, key, body, failed) for key, body in bodies.items()]
-        try:
-            for future in futures:
-                future.result()
-        except BaseException:
-            failed.set()  # this thread may also have been interrupted
-            wait(futures)
-            raise
+        if self._has_schema is None and bodies:
+            self._has_schema = self._client.gather([self._knows_schema(next(iter(bodies.values())))])[0]
+        self._client.gather(self._score(key, body) for key, body in bodies.items())
 
-    def _answer(self, key: bytes, body: dict[str, Any], failed: threading.Event) -> None:
-        """Ask one question, unless another failed."""
-        try:
-            if not failed.is_set():
-                self._score(key, body)
-        except BaseException:
-            failed.set()
-            raise
-
-    def _score(self, key: bytes, body: dict[str, Any]) -> None:
+    async def _score(self, key: bytes, body: dict[str, Any]) -> None:
         kept = None if self._file is None else self._file.get(key)
         if kept is not None:
             score = kept.get("score")
             score = self._number(str(kept.get("text"))) if score is None else float(score)
             if score is not None:
-                self._keep(key, score, Cost(kept_answers=1))
+                self.cost += Cost(kept_answers=1)
+                self._scores[key] = score
                 return
-        text = ""
+        text, schema = "", self._schema() if self._has_schema else {}
         for attempt in range(self._attempts):
-            self._pay()
-            text, scores, cost = self._client.post(self._sent(self._again(body, text) if attempt else body), _read)
+            question = (self._again(body, text) if attempt else body) | schema
+            text, scores, cost = await self._client.ask(question, _read, before=self._pay)
+            self.cost += cost
             score = self._number(text)
             if score is not None and self._expected:
                 score = self._expectation(scores, score)
-            self._keep(key, score, cost)
             if score is not None:
+                self._scores[key] = score
                 if self._file is not None:
                     self._file.put(key, {"text": text} | ({"score": score} if self._expected else {}))
                 return
@@ -225,22 +203,18 @@ class Judge:
 
     def _pay(self) -> None:
         """Note a request, unless the budget is spent."""
-        with self._lock:
-            if self._budget is not None and self._asked >= self._budget:
-                raise ServiceError(
-                    f"{self._client.url}: the judge's budget of {self._budget} requests is spent; "
-                    "give a larger one and --resume"
-                )
-            self._asked += 1
+        if self._budget is not None and self._asked >= self._budget:
+            raise ServiceError(
+                f"{self._client.url}: the judge's budget of {self._budget} requests is spent; "
+                f"give a larger one and {RESUME}"
+            )
+        self._asked += 1
 
     def _leave_out(self, key: bytes, text: str) -> None:
         """Count an unreadable answer; too many of them end the run."""
-        with self._lock:
-            self._scores[key] = math.nan
-            self._unreadable, self._last = self._unreadable + 1, text
-            share = self._unreadable / len(self._scores)
-            too_many = len(self._scores) >= CHECKED and share > self._most_unreadable
-        if too_many:
+        self._scores[key] = math.nan
+        self._unreadable, self._last = self._unreadable + 1, text
+        if len(self._scores) >= CHECKED and self._unreadable / len(self._scores) > self._most_unreadable:
             raise self._unreadable_error()
 
     def _unreadable_error(self) -> UserError:
@@ -252,36 +226,15 @@ class Judge:
             "pattern, or allow more max_tokens"
         )
 
-    def _keep(self, key: bytes, score: float | None, cost: Cost) -> None:
-        with self._lock:
-            self._cost += cost
-            if score is not None:
-                self._scores[key] = score
-
-    def _sent(self, body: dict[str, Any]) -> dict[str, Any]:
-        """A request, with the schema of its answer where that is wanted and the server has it."""
-        if not self._structured:
-            return body
-        with self._lock:
-            if self._has_schema is None:
-                self._has_schema = self._knows_schema(body)
-        return body | self._schema() if self._has_schema else body
-
-    def _knows_schema(self, body: dict[str, Any]) -> bool:
+    async def _knows_schema(self, body: dict[str, Any]) -> bool:
         """Whether the server answers in the form of a schema: by its effect, as it may ignore the field."""
         try:
-            self._pay_unlocked()
-            text, _, cost = self._client.post(body | self._schema() | {"max_tokens": 64}, _read, retries=0)
-        except UserError:
-            return False
-        self._cost += cost
-        try:
+            question = body | self._schema() | {"max_tokens": 64}
+            text, _, cost = await self._client.ask(question, _read, retries=0, before=self._pay)
+            self.cost += cost
             return isinstance(json.loads(text).get("score"), int | float)
-        except (ValueError, AttributeError):
+        except (UserError, ValueError, AttributeError):
             return False
-
-    def _pay_unlocked(self) -> None:
-        self._asked += 1
 
     def _schema(self) -> dict[str, Any]:
         number = {"type": "number", "minimum": self._lowest, "maximum": self._highest}
@@ -310,7 +263,7 @@ class Judge:
         if self._compare:
             letter = re.match(r"\W*([AB])\b", text)
             return None if letter is None else float(letter[1] == "A")
-        if self._structured and text.lstrip().startswith("{"):
+        if self._has_schema and text.lstrip().startswith("{"):
             try:
                 text = str(json.loads(text)["score"])
             except (ValueError, KeyError, TypeError):
@@ -340,28 +293,16 @@ class Judge:
 
 
 class _JudgeScorer:
-    """Asks about the pairs of a window."""
+    """Scores a window's pairs, with the mean of a hypothesis' others for what is not readable."""
 
     encode_seconds = 0.0
 
-    def __init__(self, judge: Judge, sentences: Sequence[Sentence]) -> None:
-        self._judge, self._sentences = judge, sentences
+    def __init__(self, judge: Judge, readable: Scorer) -> None:
+        self._judge, self._readable = judge, readable
 
     def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float32]]:
-        hypotheses: list[str] = []
-        references: list[str] = []
-        sources: list[str] = []
-        for ask in asks:
-            sentence = self._sentences[ask.sentence]
-            for index in ask.hypotheses:
-                hypotheses += [sentence.hypotheses[index]] * len(ask.references)
-                references += ask.references
-                sources += [sentence.source or ""] * len(ask.references)
-        found = self._judge.readable(hypotheses, references, sources)
-        sizes = [len(ask.hypotheses) * len(ask.references) for ask in asks]
-        parts = np.split(found, np.cumsum(sizes)[:-1])
-        shaped = [part.reshape(len(ask.hypotheses), -1) for part, ask in zip(parts, asks, strict=True)]
-        return [self._judge.filled(table) for table in shaped]
+        """One table per ask."""
+        return [self._judge.filled(table) for table in self._readable.score(asks)]
 
 
 def _read(answer: Any) -> tuple[str, list[tuple[str, dict[str, float]]], Cost]:
