@@ -136,27 +136,35 @@ def early(votes: Sequence[str], size: int = WINDOW) -> tuple[str, int]:
     return Counter(votes).most_common(1)[0][0], len(votes)
 
 
+def most_of(votes: Sequence[str]) -> int:
+    """The votes of the answer that has the most."""
+    return Counter(votes).most_common(1)[0][1]
+
+
 def vote_rows(lists: Sequence[Sequence[str]]) -> list[list[Any]]:
-    """Agreement with all draws, and mean draws and requests, by rule; lists of answers, one list for each question."""
-    final = [Counter(votes).most_common(1)[0][0] for votes in lists]
+    """Agreement with all draws, and mean draws and requests, by rule; lists of answers, one list for each question.
+
+    An answer agrees if no other has more votes among all draws: where several have the most, each of them does.
+    """
+    final = [{answer for answer, count in Counter(votes).items() if count == most_of(votes)} for votes in lists]
     rows = []
     for confidence in (0.9, 0.95, 0.99, 1.0):
         utility, found = mbrace.ExactMatch(), []
         for votes in lists:
             settings = Answering(n=len(votes), confidence=confidence)
             found.append(next(answers([prompt_of("q", 0)], Stored(votes), settings, utility=utility)))
-        agreed = np.mean([answer.text == best for answer, best in zip(found, final, strict=True)])
+        agreed = np.mean([answer.text in best for answer, best in zip(found, final, strict=True)])
         draws, requests = (
             np.mean([getattr(answer.receipt, name) for answer in found]) for name in ("draws", "requests")
         )
         rows.append([f"race, {confidence:g}", agreed, draws, requests])
         if confidence < 1:
             single = [adaptive(votes, confidence) for votes in lists]
-            agreed = np.mean([best == last for (best, _), last in zip(single, final, strict=True)])
+            agreed = np.mean([best in last for (best, _), last in zip(single, final, strict=True)])
             count = np.mean([count for _, count in single])
             rows.append([f"Adaptive-Consistency, {confidence:g}", agreed, count, count])
     found_early = [early(votes) for votes in lists]
-    agreed = np.mean([best == last for (best, _), last in zip(found_early, final, strict=True)])
+    agreed = np.mean([best in last for (best, _), last in zip(found_early, final, strict=True)])
     count = np.mean([count for _, count in found_early])
     rows.append([f"early stopping, windows of {WINDOW}", agreed, count, count / WINDOW])
     return rows
@@ -249,7 +257,7 @@ def main() -> None:
         utility = mbrace.ExactMatch(pattern=PATTERN, numbers=True)
         found = [[answer for text in texts if (answer := utility.answer(text)) is not None] for texts in lists]
         found = [votes for votes in found if votes]
-        sure = [votes for votes in found if Counter(votes).most_common(1)[0][1] > 0.4 * len(votes)]
+        sure = [votes for votes in found if most_of(votes) > 0.4 * len(votes)]
         heads = ("rule", "agreement", "draws", "requests")
         show(f"{len(found)} questions", heads, vote_rows(found))
         return show(f"{len(sure)} with a top share above 0.4", heads, vote_rows(sure)) if sure else None
