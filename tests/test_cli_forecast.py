@@ -57,26 +57,6 @@ def read(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_the_command_the_job_and_the_library_give_the_same_answers(
-    source: Path, rows: list[Row], tmp_path: Path
-) -> None:
-    assert decode(source, "-o", tmp_path / "command.jsonl", *OPTIONS) == 0
-    summary = mbrace.decode_file(source, tmp_path / "job.jsonl", **LIBRARY)
-    assert (tmp_path / "command.jsonl").read_bytes() == (tmp_path / "job.jsonl").read_bytes()
-    answers = [mbrace.decode(record.hypotheses, record.pseudo_references, id=record.id, **LIBRARY)
-               for record in records(rows)]  # fmt: skip
-    written = read(tmp_path / "command.jsonl")
-    assert [(row["text"], row["index"], row["utility_calls"], row["strings"]) for row in written] == [
-        (answer.text, answer.index, answer.utility_calls, answer.strings) for answer in answers
-    ]
-    assert summary.strings == sum(answer.strings for answer in answers)
-    all_race = [mbrace.decode(r.hypotheses, r.pseudo_references, id=r.id, **LIBRARY | {"forecast": 0})
-                for r in records(rows)]  # fmt: skip
-    saved = [all_.strings - answer.strings for all_, answer in zip(all_race, answers, strict=True)]
-    assert saved[5] == 0  # no more than begin
-    assert all(strings > 20 for number, strings in enumerate(saved) if number != 5)
-
-
 def test_standard_mbr_would_score_all_hypotheses_and_not_only_those_that_entered(
     source: Path, rows: list[Row], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,46 +65,6 @@ def test_standard_mbr_would_score_all_hypotheses_and_not_only_those_that_entered
     assert summary.standard_calls == pairs
     assert decode(source, "-o", tmp_path / "out.jsonl", *OPTIONS) == 0
     assert f"({1 - summary.utility_calls / pairs:.1%} saved)" in capsys.readouterr().err
-
-
-def test_windows_threads_and_order_change_no_answer(rows: list[Row]) -> None:
-    corpus = records(rows)
-    wanted = list(mbrace.decode_corpus(corpus, utility=mbrace.ChrF(threads=1), window=1, **LIBRARY))
-    for threads, window in itertools.product((1, 2), (3, 64)):
-        found = mbrace.decode_corpus(corpus, utility=mbrace.ChrF(threads=threads), window=window, **LIBRARY)
-        assert list(found) == wanted
-    assert list(mbrace.decode_corpus(corpus[::-1], **LIBRARY))[::-1] == wanted
-
-
-def test_a_run_is_resumed_to_the_same_bytes_and_with_the_same_forecast_only(
-    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
-    assert decode(source, "-o", whole, *OPTIONS, "--window", "1", "--threads", "1") == 0
-    assert decode(source, "-o", cut, *OPTIONS) == 0
-    content = cut.read_bytes()
-    cut.write_bytes(content[: len(content) // 2])  # inside a line
-    for changed, message in (
-        (["--forecast", "0.02"], "was made with forecast 0.01, not 0.02"),
-        (["--forecast", "0"], "was made with forecast 0.01, not the default"),
-    ):
-        assert decode(source, "-o", cut, *OPTIONS, "--resume", *changed) == 2
-        assert message in capsys.readouterr().err
-    assert decode(source, "-o", cut, *OPTIONS, "--resume", "--window", "3", "--threads", "2") == 0
-    assert cut.read_bytes() == content == whole.read_bytes()
-
-
-def test_a_run_of_an_older_version_is_resumed(source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
-    assert decode(source, "-o", out) == 0
-    content = out.read_bytes()
-    out.write_bytes(content[: len(content) // 2])
-    about = tmp_path / "out.jsonl.run.json"
-    settings = json.loads(about.read_bytes())
-    settings.pop("forecast", None)  # what older versions do not know
-    about.write_text(json.dumps(settings))
-    assert decode(source, "-o", out, "--resume", "--forecast", "0") == 0
-    assert out.read_bytes() == content
 
 
 def test_too_many_hypotheses_are_named_by_file_and_line_and_set_aside(
@@ -230,15 +170,6 @@ def test_a_recorded_race_has_hypotheses_that_enter_later(rows: list[Row]) -> Non
 
 
 # options from files, and presets
-
-
-def test_a_file_gives_a_forecast_and_what_a_run_kept_repeats_it(source: Path, tmp_path: Path) -> None:
-    settings, out, again = tmp_path / "run.json", tmp_path / "out.jsonl", tmp_path / "again.jsonl"
-    settings.write_text(json.dumps({"forecast": 0.01, "regret": 0.05, "schedule": SIZES}))
-    assert decode(source, "-o", out, "--config", settings) == 0
-    assert json.loads((tmp_path / "out.jsonl.run.json").read_bytes())["forecast"] == 0.01
-    assert decode("--config", tmp_path / "out.jsonl.run.json", "-o", again) == 0
-    assert again.read_bytes() == out.read_bytes()
 
 
 def chosen(command: str, *options: str) -> tuple[Race, Sampling]:

@@ -63,18 +63,6 @@ def test_decode_answers_as_the_library_does(
     assert [(row["text"], row["utility"]) for row in written] == [(one.text, one.utility) for one in expected]
 
 
-def test_a_run_goes_on_with_the_same_options_only(
-    few: tuple[Path, list[Row]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out, broken = tmp_path / "out.jsonl", tmp_path / "broken.jsonl"
-    broken.write_bytes(few[0].read_bytes() + b"{\n")
-    options = ["--utility", "bleu", "--utility-option", "tokenize=char", "--window", "1"]
-    assert decode(broken, "-o", out, *options) == 2
-    capsys.readouterr()
-    assert decode(broken, "-o", out, "--utility", "bleu", "--window", "1", "--resume") == 2
-    assert "was made with utility 'bleu tokenize=char', not 'bleu'" in capsys.readouterr().err
-
-
 def test_score_with_bleu_and_ter_is_sacrebleus(
     tmp_path: Path, demo_rows: list[Row], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -92,12 +92,6 @@ def test_a_class_instead_of_an_object_is_named() -> None:
         mbrace.decode(HYPOTHESES, SAMPLES, utility=mbrace.ChrF)  # type: ignore[arg-type]
 
 
-def test_every_public_name_is_there_and_listed() -> None:
-    for name in mbrace.__all__:
-        assert getattr(mbrace, name) is not None
-        assert name in dir(mbrace)
-
-
 def test_a_public_name_is_imported_from_where_type_checkers_see_it() -> None:
     tree = ast.parse(Path(mbrace.__file__).read_text())
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level == 0]
@@ -112,7 +106,9 @@ def test_importing_the_package_imports_no_numpy() -> None:
 
 def test_there_are_at_most_60_public_names_and_each_can_be_imported() -> None:
     assert len(mbrace.__all__) <= 60
-    assert all(getattr(mbrace, name) is not None for name in mbrace.__all__)
+    for name in mbrace.__all__:
+        assert getattr(mbrace, name) is not None
+        assert name in dir(mbrace)
 
 
 def test_standings_say_which_hypotheses_they_are_about() -> None:
@@ -257,23 +253,6 @@ def test_an_error_in_a_pruning_function_reaches_the_caller_from_any_thread(demo_
 
     with pytest.raises(RuntimeError, match="mine"):
         list(mbrace.decode_corpus(records(demo_rows, 16), utility=mbrace.ChrF(threads=2), prune=fail))
-
-
-def test_hypotheses_that_come_later_score_as_if_they_had_been_there() -> None:
-    texts = ["the cat sat", "a cat sat", "the dog", "the cat sat down", "cats", "a dog sat"]
-    references = ["the cat sat", "the dog sat", "a cat"]
-    whole = mbrace.ChrF().start([mbrace.utility.Sentence(0, None, texts)])
-    expected = whole.score([mbrace.utility.Ask(0, np.arange(6), references)])[0]
-    growing: list[str] = texts[:3]
-    scorer = mbrace.ChrF().start([mbrace.utility.Sentence(0, None, growing)])
-    first = scorer.score([mbrace.utility.Ask(0, np.arange(3), references[:2])])[0]
-    growing += texts[3:]
-    later = scorer.score(
-        [mbrace.utility.Ask(0, np.arange(3, 6), references), mbrace.utility.Ask(0, np.array([1, 2, 4]), references[2:])]
-    )
-    np.testing.assert_array_equal(first, expected[:3, :2])
-    np.testing.assert_array_equal(later[0], expected[3:])
-    np.testing.assert_array_equal(later[1], expected[[1, 2, 4], 2:])
 
 
 def test_pairs_of_lists_that_are_not_equally_long_are_refused() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from cli_helpers import Row, decode, lines
+from cli_helpers import Row
 from hypothesis import given
 from hypothesis import strategies as st
 from test_forecast import ALPHABETS, sentences
@@ -109,7 +108,6 @@ def test_no_n_grams_to_go_by_leave_the_list_shuffled() -> None:
 
 
 LIBRARY: dict[str, Any] = {"cover": True, "prune": mbrace.Confidence(0.99, regret=0.1), "schedule": [8, 16, 32, 64]}
-OPTIONS = ["--cover", "--regret", "0.1", "--schedule", "8,16,32,64"]
 
 
 @pytest.fixture(scope="module")
@@ -118,13 +116,6 @@ def rows(demo_rows: list[Row]) -> list[Row]:
         {"id": f"s{number}", "hypotheses": row["hypotheses"][:40], "pseudo_references": row["pseudo_references"][:64]}
         for number, row in enumerate(demo_rows[:9])
     ]
-
-
-@pytest.fixture
-def source(tmp_path: Path, rows: list[Row]) -> Path:
-    path = tmp_path / "in.jsonl"
-    path.write_bytes(lines(rows))
-    return path
 
 
 def test_a_race_is_the_race_over_the_list_in_this_order(rows: list[Row]) -> None:
@@ -138,36 +129,6 @@ def test_a_race_is_the_race_over_the_list_in_this_order(rows: list[Row]) -> None
 def test_one_list_of_samples(rows: list[Row]) -> None:
     samples = rows[0]["pseudo_references"]
     assert mbrace.decode(samples, **LIBRARY).text == mbrace.decode(samples, samples, **LIBRARY).text
-
-
-def test_the_command_the_job_and_the_library_give_the_same_answers(
-    source: Path, rows: list[Row], tmp_path: Path
-) -> None:
-    assert decode(source, "-o", tmp_path / "command.jsonl", *OPTIONS) == 0
-    mbrace.decode_file(source, tmp_path / "job.jsonl", **LIBRARY)
-    assert (tmp_path / "command.jsonl").read_bytes() == (tmp_path / "job.jsonl").read_bytes()
-    for window, threads in ((1, 1), (4, 3)):
-        others = ["--window", str(window), "--threads", str(threads)]
-        assert decode(source, "-o", tmp_path / f"{window}.jsonl", *OPTIONS, *others) == 0
-        assert (tmp_path / f"{window}.jsonl").read_bytes() == (tmp_path / "command.jsonl").read_bytes()
-    written = [json.loads(line) for line in (tmp_path / "command.jsonl").read_text(encoding="utf-8").splitlines()]
-    answers = [mbrace.decode(r["hypotheses"], r["pseudo_references"], id=r["id"], **LIBRARY) for r in rows]
-    assert [(row["text"], row["strings"]) for row in written] == [(a.text, a.strings) for a in answers]
-    assert decode(source, "-o", tmp_path / "plain.jsonl", *OPTIONS[1:]) == 0
-    assert (tmp_path / "plain.jsonl").read_bytes() != (tmp_path / "command.jsonl").read_bytes()
-
-
-def test_a_run_is_resumed_with_it_and_not_without(
-    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole, part = tmp_path / "whole.jsonl", tmp_path / "part.jsonl"
-    assert decode(source, "-o", whole, *OPTIONS) == 0
-    assert decode(source, "-o", part, *OPTIONS) == 0
-    part.write_bytes(b"".join(part.read_bytes().splitlines(keepends=True)[:4]))
-    assert decode(source, "-o", part, *OPTIONS[1:], "--resume") == 2
-    assert "cover" in capsys.readouterr().err
-    assert decode(source, "-o", part, *OPTIONS, "--resume") == 0
-    assert part.read_bytes() == whole.read_bytes()
 
 
 def test_what_does_not_go_with_it_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

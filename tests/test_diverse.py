@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from cli_helpers import Row, decode
+from cli_helpers import Row
 from conftest import overlap
 from numpy.typing import NDArray
 
@@ -129,42 +127,9 @@ def test_repeated_hypotheses_one_hypothesis_and_drawn_ones() -> None:
     assert {each.text[0] for each in own.nbest} == {"a", "d"}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"select": "diverse"}, 'select: is a method now: method="diverse" chooses a diverse n-best list'),
-        ({"method": "diverse"}, "method 'diverse': chooses several; give nbest=2 or more"),
-        ({"method": mbrace.Diverse()}, "method 'diverse': chooses several; give nbest=2 or more"),
-        ({"method": "diverse", "nbest": 2, "alpha": 0.9}, "alpha 0.9: only valid without"),
-        ({"method": "diverse", "nbest": 2, "method_options": {"diversity": -1}}, "diversity -1: must be 0 or more"),
-    ],
-)
-def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(mbrace.UserError, match=message):
-        mbrace.decode(["a", "b"], ["c"], **options)
-
-
 def test_a_utility_that_fails_only_for_two_hypotheses_is_named() -> None:
     def fails(hypothesis: str, reference: str) -> float:
         return math.nan if reference.startswith("h") else float(len(hypothesis))
 
     with pytest.raises(mbrace.RecordError, match=r"record 'x': utility fails returned"):
         mbrace.decode(["h1", "h", "h2"], ["r"], utility=fails, prune=None, nbest=2, method="diverse", id="x")
-
-
-def test_the_command_writes_diverse_lists_and_resumes_with_the_same_only(
-    tmp_path: Path, candidates: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    best, diverse = tmp_path / "best.jsonl", tmp_path / "diverse.jsonl"
-    assert decode(candidates, "-o", best, "--nbest", "3", "--prune", "none") == 0
-    capsys.readouterr()
-    options = ("--nbest", "3", "--method", "diverse", "--method-option", "diversity=1")
-    assert decode(candidates, "-o", diverse, *options) == 0
-    assert "more than standard MBR" in capsys.readouterr().err
-    rows = [[json.loads(line) for line in path.read_text().splitlines()] for path in (best, diverse)]
-    assert [row["text"] for row in rows[0]] == [row["text"] for row in rows[1]]
-    assert sum(one["nbest"] != two["nbest"] for one, two in zip(*rows, strict=True)) > 75
-    assert all(one["utility_calls"] < two["utility_calls"] for one, two in zip(*rows, strict=True) if one["survivors"])
-    assert decode(candidates, "-o", diverse, *options[:-2], "--resume") == 2
-    assert "diversity" in capsys.readouterr().err
-    assert decode(candidates, "-o", diverse, *options, "--resume") == 0

@@ -4,71 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import mbrace
 from mbrace import _native
 from mbrace.sampler import Draws, Want
-
-
-class WholeNumbers(mbrace.Pairwise):
-    """A table of whole numbers as a utility, on several threads."""
-
-    group_size = 2
-
-    def __init__(self, table: dict[tuple[str, str], float], workers: int) -> None:
-        super().__init__(lambda h, r: table[h, r], name="table")
-        self.table, self.workers = table, workers
-
-    def single_threaded(self) -> WholeNumbers:
-        return WholeNumbers(self.table, 1)
-
-
-@settings(max_examples=50)
-@given(
-    st.integers(0, 2**32),
-    st.sampled_from([1, 3, 2**30]),
-    st.integers(1, 4),
-    st.integers(1, 3),
-    st.integers(0, 99),
-    st.booleans(),
-)
-def test_whole_numbers_have_one_answer_in_any_order_window_and_number_of_threads(
-    number: int, largest: int, window: int, threads: int, seed: int, weighted: bool
-) -> None:
-    rng = np.random.default_rng(number)
-    hypotheses, names = [f"h{i}" for i in range(5)], [f"r{i}" for i in range(9)]
-    table = {(h, r): float(rng.integers(-largest, largest, endpoint=True)) for h in hypotheses for r in names}
-    share = dict(zip(names, rng.dirichlet(np.ones(9)), strict=True))
-    records, expected = [], []
-    for name in range(6):
-        references = [names[i] for i in rng.integers(0, 9, 30)]
-        logprobs = [math.log(share[r]) for r in references] if weighted else None
-        records.append(mbrace.Record(hypotheses, references, id=name, logprobs=logprobs))
-        totals = [sum(Fraction(table[h, r]) for r in references) / 30 for h in hypotheses]
-        expected.append((totals.index(max(totals)), float(max(totals))))
-    options: dict[str, Any] = {"prune": None, "schedule": "all", "nbest": 5}
-    first = list(mbrace.decode_corpus(records, utility=WholeNumbers(table, 1), **options))
-    if not weighted:
-        assert [(answer.index, answer.utility) for answer in first] == expected
-    shuffled = []
-    for record in records:
-        order = rng.permutation(30)
-        logprobs = None if record.logprobs is None else [record.logprobs[i] for i in order]
-        shuffled.append(
-            replace(record, pseudo_references=[record.pseudo_references[i] for i in order], logprobs=logprobs)
-        )
-    utility = WholeNumbers(table, threads)
-    again = list(mbrace.decode_corpus(shuffled, utility=utility, window=window, seed=seed, **options))
-    assert [answer.nbest for answer in again] == [answer.nbest for answer in first]
 
 
 def test_copies_of_a_pseudo_reference_with_other_log_probabilities_count_by_their_average() -> None:

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import pytest
 from conftest import overlap
-from test_forecast import sentences
 from test_forecast_race import CASES, SCHEDULE, STARTERS, lists
 
 import mbrace
@@ -128,39 +126,6 @@ def test_a_sampler_that_has_no_more_is_not_asked_again(seed: int) -> None:
     assert len(found.steps) > 1  # others were let in after the last draw
 
 
-class Quality:
-    """Estimates the quality of a hypothesis by a number that it was given."""
-
-    name, reads_references = "given", False
-
-    def __init__(self, quality: dict[str, float]) -> None:
-        self._quality = quality
-
-    def quality(self, hypotheses: Any, sources: Any) -> Any:
-        return np.array([self._quality[text] for text in hypotheses])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"forecast": -0.1}, "forecast -0.1: must be 0 or more, and finite"),
-        ({"forecast": float("nan")}, "forecast nan: must be 0 or more"),
-        ({"forecast": float("inf")}, "forecast inf: must be 0 or more, and finite"),
-        ({"forecast": "0.01"}, "forecast '0.01': must be a number"),
-        ({"forecast": True}, "forecast True: must be a number"),
-        ({"forecast": None}, "forecast None: must be a number"),
-        ({"prune": None}, 'forecast 0.01: only valid without prune="none", which scores all hypotheses'),
-        ({"prune": mbrace.Halving(99)}, 'forecast 0.01: only valid without prune="halving"'),
-        ({"pool": True}, "forecast 0.01: only valid without pool"),
-        ({"exclude_self": True}, "forecast 0.01: only valid without exclude_self"),
-        ({"method": "low-rank"}, "forecast 0.01: only valid with"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(mbrace.UserError, match=message):
-        decode(["a", "b"], ["c"], **options)
-
-
 def test_more_hypotheses_than_a_forecast_can_compare_are_refused_before_anything_is_scored() -> None:
     def never(hypothesis: str, reference: str) -> float:
         raise AssertionError("scored")
@@ -169,14 +134,3 @@ def test_more_hypotheses_than_a_forecast_can_compare_are_refused_before_anything
         decode([f"text {i}" for i in range(1025)], ["r"], utility=never)
     most = [f"text {i % 1024}" for i in range(1025)]  # one is there twice
     assert decode(most, ["r"] * 4, utility=lambda h, r: 1.0).index == 0
-
-
-def test_an_empty_list_is_refused_as_ever() -> None:
-    with pytest.raises(mbrace.UserError, match="hypotheses: empty"):
-        decode([], ["r"])
-
-
-def test_one_list_is_enough() -> None:
-    samples = sentences(60, 3)
-    options: dict[str, Any] = {"utility": overlap, "seed": 4}
-    assert decode(samples, samples, **options) == mbrace.decode(samples, schedule=SCHEDULE, forecast=0.01, **options)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mbrace
-from mbrace.cli import main
 
 WORDS = ["a", "b", "c", "d", "e"]
 sentences = st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map(" ".join)
@@ -86,12 +83,3 @@ def test_a_budget_that_scores_nobody_is_refused() -> None:
         mbrace.decode(["a", "b", "c"], ["a"], prune=mbrace.Halving(2))
     with pytest.raises(mbrace.UserError, match='pool True: only valid without prune="halving"'):
         mbrace.decode([], ["a"], prune=mbrace.Halving(20), pool=True)
-
-
-def test_the_command_writes_what_the_library_finds(tmp_path: Path) -> None:
-    rows = [{"id": r.id, "hypotheses": r.hypotheses, "pseudo_references": r.pseudo_references} for r in records(3)]
-    given_file, out = tmp_path / "c.jsonl", tmp_path / "o.jsonl"
-    given_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert main(["decode", str(given_file), "-o", str(out), "--prune", "halving", "--budget", "120"]) == 0
-    written = [json.loads(line)["text"] for line in out.read_text().splitlines()]
-    assert written == [a.text for a in mbrace.decode_corpus(records(3), prune=mbrace.Halving(120))]

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import mbrace
-from mbrace.cli import main
 from mbrace.methods.low_rank import complete, factorize
 from mbrace.utilities.mixture import Mixture
 
@@ -171,44 +170,3 @@ def test_a_live_source_is_asked_once_for_all() -> None:
 def test_what_cannot_be_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(mbrace.UserError, match=says):
         mbrace.decode(["a", "b", "ab"], ["a", "b"], **options)
-
-
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda: mbrace.AggregateReferences(0), "aggregates 0: must be 1 or more"),
-        (lambda: mbrace.CentroidReferences(0), "centroids 0: must be 1 or more"),
-        (lambda: mbrace.LowRank(rank=0), "rank 0: must be 1 or more"),
-        (lambda: mbrace.LowRank(fraction=1.5), "fraction 1.5: must be between 0 and 1"),
-        (lambda: mbrace.LowRank(fraction=0.0), "fraction 0: must be above 0"),
-    ],
-)
-def test_numbers_out_of_range_are_refused(make: Callable[[], object], says: str) -> None:
-    with pytest.raises(mbrace.UserError, match=says):
-        make()
-
-
-@pytest.mark.parametrize(
-    ("options", "method"),
-    [
-        ("--method low-rank", mbrace.LowRank()),
-        ("--method low-rank --method-option rank=3 --method-option fraction=0.2", mbrace.LowRank(3, 0.2)),
-    ],
-)
-def test_the_command_writes_what_the_library_finds(options: str, method: Any, tmp_path: Path) -> None:
-    rows = [{"id": r.id, "hypotheses": r.hypotheses, "pseudo_references": r.pseudo_references} for r in records(5)]
-    given_file, out = tmp_path / "c.jsonl", tmp_path / "o.jsonl"
-    given_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = ["decode", str(given_file), "-o", str(out), "--nbest", "2", *options.split()]
-    assert main(command) == 0
-    whole = out.read_bytes()
-    expected = list(mbrace.decode_corpus(records(5), method=method, nbest=2))
-    written = [json.loads(line) for line in whole.splitlines()]
-    assert [(row["text"], row["utility_calls"], row["pairs_scored"], row["strings"]) for row in written] == [
-        (each.text, each.utility_calls, each.pairs_scored, each.strings) for each in expected
-    ]
-    # a run that was cut short goes on to the same file; one with another method does not
-    out.write_bytes(b"".join(whole.splitlines(keepends=True)[:2]))
-    assert main([*command, "--resume"]) == 0
-    assert out.read_bytes() == whole
-    assert main([*command[:6], "--resume"]) == 2

@@ -25,42 +25,6 @@ from mbrace.sampler import Draws, Want
 
 H, R = ["a b", "a c", "d"], ["a b", "a", "c"]
 
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "nbest": ({"nbest": 1.5}, "nbest 1.5: must be a whole number"),
-    "nbest text": ({"nbest": "2"}, "nbest '2': must be a whole number"),
-    "nbest none": ({"nbest": None}, "nbest None: must be a whole number"),
-    "seed": ({"seed": 1.5}, "seed 1.5: must be a whole number"),
-    "schedule of arrays": ({"schedule": np.array([[1, 2]])}, "give whole numbers"),
-    "schedule number": ({"schedule": 3}, "schedule 3: give growing whole numbers"),
-    "prune": ({"prune": "alpha"}, "prune 'alpha': unknown"),
-    "references of a function": ({"pseudo_references": lambda count: 5}, "expected a list of strings, got a int"),
-    "nothing of a function": ({"pseudo_references": lambda count: None}, "expected a list of strings, got None"),
-    "too much of a function": ({"pseudo_references": lambda count: ["a"] * (count + 1)}, "asked for 16 more, got 17"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_argument_is_named(name: str) -> None:
-    options, message = WRONG[name]
-    with pytest.raises(mbrace.UserError, match=message.replace("[", r"\[")):
-        mbrace.decode(H, **{"pseudo_references": R, **options})
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: mbrace.Confidence(bootstraps=10.5), "bootstraps 10.5: must be a whole number"),  # type: ignore[arg-type]
-        (lambda: mbrace.Confidence(alpha="x"), "alpha 'x': must be a number"),  # type: ignore[arg-type]
-        (lambda: mbrace.Bottom(None), "beta None: must be a number"),  # type: ignore[arg-type]
-        (lambda: mbrace.ChrF(char_order=1.5), "char_order 1.5: must be a whole number"),  # type: ignore[arg-type]
-        (lambda: mbrace.ChrF(beta="x"), "beta 'x': must be a number"),  # type: ignore[arg-type]
-        (lambda: mbrace.ChrF(threads=1.5), "threads 1.5: must be a whole number"),  # type: ignore[arg-type]
-    ],
-)
-def test_a_wrong_setting_is_named(make: Any, message: str) -> None:
-    with pytest.raises(mbrace.UserError, match=message):
-        make()
-
 
 def test_an_array_is_a_schedule_and_numpy_numbers_are_numbers() -> None:
     numbers: dict[str, Any] = {"nbest": np.int64(2), "seed": np.uint8(3)}
@@ -130,18 +94,6 @@ def test_judge_results_on_a_full_disk_names_the_file(tmp_path: Path, capsys: pyt
     open_study(str(tmp_path / "r.db"), items, facts={}, about={}, seed=0, raters=1).close()
     assert main(["judge-results", str(tmp_path / "r.db"), "--json", "/dev/full"]) == 2
     assert "/dev/full: No space left on device; make room, or give another file" in capsys.readouterr().err
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
-def test_a_full_disk_behind_standard_output_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("x\n")
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run([*COMMAND, "score", tmp_path / "a", tmp_path / "a"], stdout=full, stderr=subprocess.PIPE)
-    assert done.returncode == 2
-    assert (
-        b"mbrace: error: a file or standard output: No space left on device; make room and run again\n" in done.stderr
-    )
-    assert b"Traceback" not in done.stderr
 
 
 def test_a_disk_that_fills_up_in_an_experiment_is_one_line(tmp_path: Path, candidates: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +14,6 @@ from hypothesis import strategies as st
 
 import mbrace
 from mbrace._native import Resamples
-from mbrace.cli import main
 from mbrace.records import key
 from mbrace.sampler import Draws
 
@@ -153,36 +150,9 @@ def test_regret_ends_the_race_for_a_list_of_the_best_too(utility: Any, demo_rows
         assert min(answer.pseudo_references for answer in found) == 16
 
 
-@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
-def test_bad_regrets_are_refused(value: float) -> None:
-    with pytest.raises(mbrace.UserError, match=r"regret .*: must be 0 or more, and finite"):
-        mbrace.Confidence(regret=value)
-
-
 def test_hypotheses_that_are_all_alike_stop_at_once() -> None:
     best = mbrace.decode(["x", "y", "z"], ["r"] * 20, utility=lambda h, r: 0.5, prune=mbrace.Confidence(regret=0.01))
     assert (best.text, len(best.steps), best.utility) == ("x", 1, 0.5)
-
-
-@given(texts, st.integers(0, 3))
-def test_one_list_is_two_equal_lists(samples: list[str], seed: int) -> None:
-    options: dict[str, Any] = {"utility": overlap, "schedule": SCHEDULE, "seed": seed}
-    assert mbrace.decode(samples, **options) == mbrace.decode(samples, samples, **options)
-
-
-@given(texts, st.integers(0, 3))
-def test_a_string_is_not_compared_with_its_own_draw(samples: list[str], seed: int) -> None:
-    """Brute force: copy i of the list is scored against every other copy."""
-    best = mbrace.decode(samples, utility=overlap, prune=None, schedule="all", exclude_self=True, nbest=99, seed=seed)
-    if len(set(samples)) == 1:
-        return
-    expected = {}
-    for i, text in enumerate(samples):
-        others = samples[:i] + samples[i + 1 :]
-        expected[text] = np.mean([overlap(text, other) for other in others])
-    assert len(best.nbest) == len(expected)
-    for candidate in best.nbest:
-        assert candidate.utility == pytest.approx(expected[candidate.text], abs=1e-5)
 
 
 def test_the_order_of_draws_changes_no_bit_where_a_string_is_not_compared_with_itself() -> None:
@@ -192,12 +162,6 @@ def test_the_order_of_draws_changes_no_bit_where_a_string_is_not_compared_with_i
     for order in itertools.permutations("abcx"):
         best = mbrace.decode(list(order), utility=lambda h, r: others[r] if h == "x" else -1.0, **options)
         assert (best.text, best.utility) == ("x", pytest.approx(1 / 3)), order
-
-
-def test_a_drawn_string_that_was_let_in_is_not_compared_with_itself() -> None:
-    options: dict[str, Any] = {"utility": lambda h, r: float(h == r), "prune": None, "schedule": "all", "nbest": 9}
-    best = mbrace.decode([], ["drawn", "drawn", "other"], pool=True, exclude_self=True, **options)
-    assert {c.text: c.utility for c in best.nbest} == pytest.approx({"drawn": 1 / 2, "other": 0.0})
 
 
 def test_no_string_is_encoded_that_no_step_asked_for() -> None:
@@ -257,23 +221,3 @@ def test_a_pool_has_no_hypotheses_and_other_races_have() -> None:
         mbrace.decode(["a"], ["a b"], utility=overlap, pool=True)
     with pytest.raises(mbrace.UserError, match="hypotheses: empty"):
         mbrace.decode([], ["a b"], utility=overlap)
-
-
-OPTIONS = ["--regret", "0.05", "--window", "2"]
-
-
-def test_a_race_that_stops_by_regret_is_resumed_to_the_same_bytes(
-    tmp_path: Path, demo_rows: list[dict], capsys: pytest.CaptureFixture[str]
-) -> None:
-    source, whole, cut = (tmp_path / name for name in ("in.jsonl", "whole.jsonl", "cut.jsonl"))
-    source.write_text("".join(json.dumps(row) + "\n" for row in demo_rows[:6]), encoding="utf-8")
-    assert main(["decode", str(source), "-o", str(whole), *OPTIONS]) == 0
-    rows = [json.loads(line) for line in whole.read_text(encoding="utf-8").splitlines()]
-    assert any(row["strings"] < rows[0]["strings"] for row in rows)  # they did not all run to the end
-    assert main(["decode", str(source), "-o", str(cut), *OPTIONS]) == 0
-    content = cut.read_bytes()
-    cut.write_bytes(content[: len(content) // 2])  # inside a line
-    assert main(["decode", str(source), "-o", str(cut), *OPTIONS, "--resume", "--regret", "0.1"]) == 2
-    assert "was made with regret 0.05, not 0.1" in capsys.readouterr().err
-    assert main(["decode", str(source), "-o", str(cut), *OPTIONS, "--resume", "--window", "5"]) == 0
-    assert cut.read_bytes() == content == whole.read_bytes()

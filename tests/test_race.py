@@ -205,17 +205,6 @@ def test_equal_references_weigh_by_how_often_they_were_drawn() -> None:
     assert (best.text, best.utility) == ("b", pytest.approx(2 / 3))
 
 
-@given(texts, texts, st.integers(1, 5))
-def test_nbest_without_pruning_is_the_sorted_list(h: list[str], r: list[str], n: int) -> None:
-    best = mbrace.decode(h, r, utility=overlap, prune=None, schedule="all", nbest=n)
-    distinct = list(dict.fromkeys(h))
-    assert len(best.nbest) == min(n, len(distinct))
-    assert best.nbest[0].text == best.text
-    if len(distinct) > 1:
-        top = sorted(brute_force(distinct, r), reverse=True)[:n]
-        assert [candidate.utility for candidate in best.nbest] == pytest.approx(top, abs=1e-6)
-
-
 @given(st.lists(sentences, min_size=2, max_size=12), st.integers(2, 5), st.integers(0, 50))
 def test_nbest_with_pruning_always_has_n_ranked_candidates(h: list[str], n: int, seed: int) -> None:
     r = random.Random(seed).choices(WORDS, k=40)
@@ -287,43 +276,3 @@ def test_expected_utilities_are_added_up_without_rounding_and_divided_last() -> 
         found = expected_utilities(utilities, weights)
         assert found.tolist() == expected
         np.testing.assert_allclose(found, utilities.astype(float) @ weights, rtol=1e-12)
-
-
-def _of_integers(hypothesis: str, reference: str) -> float:
-    """0, 1 or 2, by the strings alone."""
-    return float(sum(map(ord, hypothesis + reference)) * 2654435761 >> 7 & 0xFFFF) % 3
-
-
-def test_equal_expected_utilities_go_to_the_first_hypothesis() -> None:
-    """3 of 10 each: 0.1 + 0.2 is more than 0.3 in floating point."""
-    references = ["x"] * 3 + ["y"] + ["z"] * 2 + ["o"] * 4
-    good = {("A", "x"), ("B", "y"), ("B", "z")}
-    for seed in range(20):
-        found = mbrace.decode(
-            ["A", "B"], references, utility=lambda h, r: float((h, r) in good), prune=None, seed=seed, nbest=2
-        )
-        assert [(one.text, one.utility) for one in found.nbest] == [("A", 0.3), ("B", 0.3)]
-
-
-@given(st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=40), st.integers(2, 9), st.booleans(), st.data())
-def test_the_order_of_references_and_the_seed_change_no_answer_without_pruning(
-    references: list[str], size: int, weighted: bool, data: st.DataObject
-) -> None:
-    hypotheses = [chr(ord("k") + i) for i in range(size)]
-    sums = [sum(_of_integers(h, r) for r in references) for h in hypotheses]
-    order = data.draw(st.permutations(range(len(references))))
-    shuffled = [references[i] for i in order]
-    logprobs = [-0.1 * ord(r) for r in references] if weighted else None
-    options = {"utility": _of_integers, "prune": None, "nbest": size}
-    first = mbrace.decode(hypotheses, references, logprobs=logprobs, **options)
-    other = mbrace.decode(
-        hypotheses,
-        shuffled,
-        logprobs=[logprobs[i] for i in order] if logprobs else None,
-        seed=data.draw(st.integers(0, 99)),
-        **options,
-    )
-    assert first.nbest == other.nbest
-    if not weighted:
-        best = max(range(size), key=lambda i: sums[i])  # of equal ones the first
-        assert (first.index, first.utility) == (best, sums[best] / len(references))

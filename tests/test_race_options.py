@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -127,6 +127,11 @@ def test_a_listed_order_is_no_sample_and_is_shuffled() -> None:
         ({"logprobs": {0.0, 1.0}}, "logprobs: expected a list of numbers, got set"),
         ({"id": object()}, "id: expected a string or a whole number, got object"),
         ({"prune": lambda s: [1, 2, 3, 4]}, "pruning function returned"),
+        ({"pseudo_references": lambda count: None}, "expected a list of strings, got None"),
+        ({"pseudo_references": lambda count: ["a"] * (count + 1)}, "asked for 16 more, got 17"),
+        ({"schedule": np.array([[1, 2]])}, "give whole numbers"),
+        ({"select": "diverse"}, 'select: is a method now: method="diverse" chooses a diverse n-best list'),
+        ({"method": mbrace.Diverse()}, "method 'diverse': chooses several; give nbest=2 or more"),
     ],
 )
 def test_bad_arguments_are_named(arguments: dict, message: str) -> None:
@@ -135,11 +140,25 @@ def test_bad_arguments_are_named(arguments: dict, message: str) -> None:
         mbrace.decode(fields.pop("hypotheses"), fields.pop("pseudo_references"), **fields)
 
 
-@pytest.mark.parametrize("alpha", [-0.1, 1.1, float("nan")])
-def test_alpha_and_beta_out_of_range_are_refused(alpha: float) -> None:
-    for make in (mbrace.Confidence, mbrace.Bottom):
-        with pytest.raises(mbrace.UserError, match="between 0 and 1"):
-            make(alpha)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: mbrace.Confidence(-0.1), "alpha -0.1: must be between 0 and 1"),
+        (lambda: mbrace.Confidence(alpha="x"), "alpha 'x': must be a number"),  # type: ignore[arg-type]
+        (lambda: mbrace.Confidence(bootstraps=10.5), "bootstraps 10.5: must be a whole number"),  # type: ignore[arg-type]
+        (lambda: mbrace.Confidence(regret=float("inf")), "regret inf: must be 0 or more, and finite"),
+        (lambda: mbrace.Bottom(float("nan")), "beta nan: must be between 0 and 1"),
+        (lambda: mbrace.Bottom(None), "beta None: must be a number"),  # type: ignore[arg-type]
+        (lambda: mbrace.AggregateReferences(0), "aggregates 0: must be 1 or more"),
+        (lambda: mbrace.CentroidReferences(0), "centroids 0: must be 1 or more"),
+        (lambda: mbrace.LowRank(rank=0), "rank 0: must be 1 or more"),
+        (lambda: mbrace.LowRank(fraction=0.0), "fraction 0: must be above 0"),
+        (lambda: mbrace.ChrF(char_order=1.5), "char_order 1.5: must be a whole number"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_number_out_of_range_is_named(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(mbrace.UserError, match=f"^{message}"):
+        make()
 
 
 def test_what_is_no_record_is_named() -> None:

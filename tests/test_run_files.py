@@ -47,35 +47,6 @@ def test_a_finished_output_is_not_continued_with_other_options_or_other_content(
     assert contents(tmp_path) == before
 
 
-def test_an_interrupted_output_is_not_continued_with_other_content(
-    tmp_path: Path, small_rows: list[Row], capsys: pytest.CaptureFixture[str]
-) -> None:
-    source, out = tmp_path / "in.jsonl", tmp_path / "out.txt"
-    source.write_bytes(lines(small_rows[:20]) + b"broken\n")
-    assert run(source, out) == 2  # twenty answers are written
-    source.write_bytes(lines([*small_rows[:17], {**small_rows[17], "hypotheses": ["x"]}, *small_rows[18:30]]))
-    assert run(source, out, "--resume") == 2
-    assert "with the same ids but another content" in capsys.readouterr().err
-    source.write_bytes(lines(small_rows[:30]))  # more records, the broken one mended
-    assert run(source, out, "--resume") == 0
-    assert len(out.read_text().splitlines()) == 30
-
-
-def test_a_run_killed_at_once_is_not_continued_with_other_content(
-    tmp_path: Path, candidates: Path, small_rows: list[Row], capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out.jsonl"
-    killed = start("-", "-o", out, "--window", "4")
-    feed_and_wait(killed, lines(small_rows[:20]), out, 1)
-    killed.kill()
-    killed.communicate()
-    before = out.read_bytes()
-    candidates.write_bytes(lines([{**row, "hypotheses": row["hypotheses"][1:]} for row in small_rows]))
-    assert run(candidates, out, "--resume") == 2
-    assert "with the same ids but another content" in capsys.readouterr().err
-    assert out.read_bytes() == before
-
-
 @pytest.mark.parametrize(("name", "content"), [("out.txt", b"my diary\n"), ("out.txt", b"no line feed")])
 def test_a_text_of_somebody_else_is_not_taken_for_an_output(
     name: str, content: bytes, tmp_path: Path, candidates: Path, capsys: pytest.CaptureFixture[str]
