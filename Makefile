@@ -12,7 +12,7 @@ export NO_MKDOCS_2_WARNING := 1
 
 demo: .stamp-all
 	$(BIN)/mbrace demo
-	echo 'Guten Morgen.' | $(BIN)/mbrace translate
+	$(BIN)/mbrace demo --translate
 
 test: lint docs browser
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"

@@ -77,7 +77,6 @@ def test_a_command_that_is_none_is_named(capsys: pytest.CaptureFixture[str]) -> 
         ("translate s.txt --server-kind chat", "--server-kind: is an option of the server now: --server-option kind="),
         ("translate s.txt --json", "--json: is --no-text now"),
         ("generate s.txt -o o.jsonl --alpha 1", "--alpha: is called --length-penalty now"),
-        ("demo --translate", "`echo Hallo. | mbrace translate`"),
         ("decode h.txt --num_candidates 8 --metric bleu", "`mbrace mbrs-decode`"),
         ("decode h.txt --metric.lowercase true", "`mbrace mbrs-decode`"),
     ],

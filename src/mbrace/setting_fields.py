@@ -275,7 +275,6 @@ _COARSE = (
     "was removed: shortlists lost more than they saved; write one with `mbrace decode --top K` and decode that file"
 )
 _BEAM = "was removed: it gained little; leave it out for the plain beam search"
-_RETRY = "was removed: make an input of the records named in OUT.errors.jsonl, and decode that"
 _STUDY = "was removed: the study was run once, and its findings are in results/"
 _METHOD, _UTILITY, _SERVER, _RAY = (
     f"is an option of {name} now:" for name in ("the method", "the utility", "the server", "--ray")
@@ -318,7 +317,7 @@ REMOVED: dict[str, str] = {
     "workers": f"{_RAY} {Parameter('workers', 8, 'ray')}",
     "gpus_per_worker": f"{_RAY} {Parameter('gpus_per_worker', 1, 'ray')}",
     "shard_size": f"{_RAY} {Parameter('shard_size', 1024, 'ray')}",
-    "retry_errors": _RETRY,
+    "retry_errors": f"is {Parameter('resume', True)} and {Parameter('on_error', 'retry')} now",
     "json": f"is {Parameter('text', False)} now",
     "minutes": "was removed: `timeout 60m mbrace ...` ends a run after the current window, and --resume continues it",
     "limit": "was removed: `head -n N SOURCES` makes a shorter file",
@@ -332,12 +331,9 @@ REMOVED: dict[str, str] = {
 }
 REMOVED_OF = {  # of one command, where others have an option of this name or never had one
     ("generate", "alpha"): f"is called {Parameter('length_penalty')} now",
-    ("demo", "plain"): "was removed: races are lines everywhere",
-    ("demo", "translate"): "was removed: `echo Hallo. | mbrace translate` shows the bundled translator",
 }
 REMOVED_VALUES: dict[tuple[str, str], str] = {
     ("method", "aggregate-to-fine"): REMOVED["fine_top"],
     ("method", "medoids"): REMOVED["select"],
     ("qe", "learned"): "was removed: a random shortlist was better",
-    ("on_error", "retry"): _RETRY,
 }

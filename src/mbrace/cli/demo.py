@@ -1,4 +1,5 @@
-"""`mbrace demo`: one race, and beam search, standard MBR and racing on bundled candidates of newstest."""
+"""`mbrace demo`: bundled newstest candidates by beam search, standard MBR and racing, and one race to watch; with
+--translate, German to English with the bundled translator."""
 
 from __future__ import annotations
 
@@ -7,24 +8,34 @@ import time
 from importlib import resources
 from typing import Any
 
-from mbrace.cli.explain import printable
 from mbrace.cli.messages import show
-from mbrace.errors import UserError, counted
+from mbrace.errors import UserError
 
 BUNDLED = "newstest.jsonl.xz"
-SHOWN = "de-en.test.14"  # the race that is shown: it ends early, and MBR says more than beam search
+WATCHED = "de-en.test.14"  # the race that is shown: it ends early, and MBR says more than beam search
+SENTENCES = (
+    "Der alte Mann liest am Morgen gerne die Zeitung in seinem Garten.",
+    "Wir müssen die Debatte über den Haushalt auf die nächste Woche verschieben.",
+    "Als ich nach Hause kam, war die Tür offen und niemand da.",
+    "Die Kommission wird dem Parlament noch in diesem Jahr einen Vorschlag vorlegen.",
+    "Der Zug nach Hamburg hat heute wegen des Sturms zwei Stunden Verspätung.",
+)
+BEAM = 64
+PRESETS = ("paper", "fast")
 
 
 def add(commands: Any) -> None:
     """The options of `mbrace demo`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "demo",
-        help="one race, step by step, and racing compared with standard MBR, on bundled candidates",
+        help="watch a race and compare racing with standard MBR, on bundled candidates",
         description="Decode bundled candidates: news translated from German, 256 hypotheses and 256 pseudo-references "
         "per sentence.",
     )
     parser.add_argument("--sentences", type=int, default=48, metavar="N", help="sentences to decode (default: all 48)")
     parser.add_argument("--examples", type=int, default=3, metavar="N", help="decisions to show (default: 3)")
+    parser.add_argument("--plain", action="store_true", help="lines instead of an animation, even on a terminal")
+    parser.add_argument("--translate", action="store_true", help="translate with the bundled model instead")
     parser.add_argument("--answer", action="store_true", help="race answers of a small language model (mbrace[llm])")
     parser.add_argument("--save", metavar="FILE", help="only write the bundled candidates to FILE.jsonl.xz")
     parser.set_defaults(run=run)
@@ -36,55 +47,38 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--sentences {args.sentences}: must be 1 or more")
     if args.examples < 0:
         raise UserError(f"--examples {args.examples}: must be 0 or more")
-    if args.answer and args.save is not None:
-        raise UserError("--answer and --save: give one of them")
-    if args.save is not None:
-        return _save(args.save)
-    from rich.console import Console
-
-    console = Console()
+    if args.translate and args.save is not None:
+        raise UserError("--translate and --save: give one of them")
     if args.answer:
+        from rich.console import Console
+
         from mbrace.cli.demo_answer import show_answers
 
-        show_answers(console)
+        if args.translate or args.save is not None:
+            raise UserError("--answer, --translate and --save: give one of them")
+        show_answers(Console())
         return 0
+    if args.save is not None:
+        return _save(args.save)
+    if args.translate:
+        return _translate()
+    from rich.console import Console
+
     from mbrace import ChrF
+    from mbrace.cli.race_picture import show_race
     from mbrace.io.candidates import read_records
 
+    console = Console()
     with resources.as_file(_bundled()) as file:
         records = list(read_records(str(file)))
     utility = ChrF()
-    _race(console, next(record for record in records if record.id == SHOWN), utility)
+    watched = next(record for record in records if record.id == WATCHED)
+    show_race(console, watched, utility, plain=args.plain)
     records = records[: args.sentences]
     answers = _compare(console, records, utility)
     _examples(console, records, answers, utility, args.examples)
     _explain(console)
     return 0
-
-
-def _race(console: Any, record: Any, utility: Any) -> None:
-    """Race one record with confidence pruning and print a line for each time step."""
-    from mbrace import Confidence, decode_corpus
-    from mbrace.result import RaceRecorder
-
-    prune, texts = Confidence(0.99), {"markup": False, "highlight": False}
-    recorder = RaceRecorder(prune)
-    [answer] = decode_corpus([record], utility=utility, prune=prune, watch=recorder)
-    console.print(
-        f"One race: {len(record.hypotheses)} hypotheses of beam search, alpha 0.99, chrF++", style="bold", **texts
-    )
-    console.print(f"source: {record.source}", **texts)
-    for number, step in enumerate(recorder.steps, 1):
-        survivors = f"{len(step.alive)} -> {counted(int(step.kept.sum()), 'hypothesis', 'hypotheses')}"
-        leader = step.leaders[0]
-        line = f"step {number}: {counted(step.pseudo_references, 'pseudo-reference')}, {survivors}, "
-        line += f"leader {step.means[leader]:.1f}: {printable(step.texts[leader])}"
-        console.print(line, **texts, soft_wrap=True)
-    console.print(f"answer: {answer.text}", style="bold green", **texts)
-    standard = len(record.hypotheses) * len(record.listed())
-    console.print(
-        f"{counted(answer.utility_calls, 'utility call')}; standard MBR: {standard:,}", style="dim", highlight=False
-    )
 
 
 def _compare(console: Any, records: list[Any], utility: Any) -> list[Any]:
@@ -166,9 +160,9 @@ def _explain(console: Any) -> None:
     )
     console.print("\nTry next:", style="bold")
     for command, what in (
-        ("echo Hallo. | mbrace translate", "the bundled translator"),
+        ("mbrace demo --translate", "the bundled translator"),
         ("mbrace demo --save news.jsonl.xz", "these candidates"),
-        (f"mbrace decode news.jsonl.xz --explain {SHOWN}", "that race, step by step"),
+        (f"mbrace decode news.jsonl.xz --explain {WATCHED}", "that race, step by step"),
     ):
         console.print(f"  {command:<53}{what}", markup=False, highlight=False, soft_wrap=True)
 
@@ -190,6 +184,78 @@ def _save(path: str) -> int:
     write_file(path, _bundled().read_bytes())
     show(f"{path}: 48 sentences, each with 256 hypotheses and 256 pseudo-references")
     return 0
+
+
+def _translate() -> int:
+    from rich.console import Console
+
+    reason = _missing()
+    if reason is None:
+        _show_translating(Console())
+    else:
+        show(f"mbrace demo --translate: skipped ({reason})")
+    return 0
+
+
+def _missing() -> str | None:
+    """Why the demo cannot run, or None if it can."""
+    from importlib.util import find_spec
+
+    needed = ("torch", "transformers", "sentencepiece", "safetensors", "mbrace_de_en")
+    absent = [name for name in needed if find_spec(name) is None]
+    if absent:
+        return f"{', '.join(absent)} not installed; pip install 'mbrace[models]' installs what is needed"
+    return None
+
+
+def _show_translating(console: Any) -> None:
+    """Translate by beam search and as `mbrace translate --preset` does, each timed end to end."""
+    from rich.table import Table
+
+    from mbrace import Seq2Seq
+
+    model = Seq2Seq()
+    sources = list(SENTENCES)
+    model.beam(sources[:1], k=2)  # warm up
+    started = time.perf_counter()
+    beams = [found.texts[0] for found in model.beam(sources, k=5)]
+    methods = [("beam search, 5", beams, "", "", time.perf_counter() - started)]
+    for preset in PRESETS:
+        texts, calls, drawn, seconds = _translate_by(model, sources, preset)
+        methods.append((f"--preset {preset}", texts, f"{calls:,}", f"{drawn:,}", seconds))
+    table = Table(title=f"mbrace translate with the bundled translator, --beam {BEAM}, chrF++")
+    for heading in ("decoding", "utility calls", "refs drawn", "seconds", "seconds per sentence"):
+        table.add_column(heading, justify="left" if heading == "decoding" else "right", no_wrap=True)
+    for name, _, calls_, drawn_, seconds in methods:
+        table.add_row(name, calls_, drawn_, f"{seconds:.2f}", f"{seconds / len(sources):.2f}")
+    console.print(table)
+    console.print("paper: the paper's settings; fast: draws spread evenly, and a race ends when little is at stake")
+    for index, source in enumerate(sources):
+        lines = [(name, "bold green" if "preset" in name else "dim", texts[index], "") for name, texts, *_ in methods]
+        _print_labelled(console, ("source", "dim", source, ""), *lines)
+    console.print("\nTry next:", style="bold")
+    for command in (
+        'echo "Guten Morgen." | mbrace translate --preset fast',
+        "mbrace generate GERMAN.txt -o candidates.jsonl",
+        "mbrace doctor",
+    ):
+        console.print(f"  {command}", markup=False, highlight=False)
+
+
+def _translate_by(model: Any, sources: list[str], preset: str) -> tuple[list[str], int, int, float]:
+    """What `mbrace translate` with this preset does: (texts, utility calls, pseudo-references drawn, seconds)."""
+    from mbrace.jobs.decode import DecodeJob
+    from mbrace.jobs.translate import TranslateJob
+    from mbrace.settings import Race, Sampling, with_preset
+
+    race, sampling = with_preset(preset, "translate", "string", {}, {"beam": BEAM})
+    job = TranslateJob(model, Sampling(**sampling), DecodeJob("chrf++", Race(**race)))
+    started = time.perf_counter()
+    worker = job.start(0)
+    answers = list(worker.races.answers(worker.hypotheses.records(sources, name="demo")))
+    seconds = time.perf_counter() - started
+    calls = sum(answer.utility_calls for answer in answers)
+    return [answer.text for answer in answers], calls, worker.sampler.drawn, seconds
 
 
 def _print_labelled(console: Any, *lines: tuple[str, str, str | None, str]) -> None:

@@ -21,7 +21,7 @@ from mbrace.cluster.shards import Result, blocks
 from mbrace.errors import FORCE, RESUME, Parameter, UserError, require
 from mbrace.io.atomic import OPEN, TEMPORARY, lock, open_folder, replace_file, write_all
 from mbrace.io.candidates import Bad, lines_of, repeated_id
-from mbrace.io.compression import check_packing, pack_all
+from mbrace.io.compression import check_packing, in_members, pack
 from mbrace.io.folders import MANIFEST, SHARD, Manifest, Shard, check_name
 from mbrace.io.output import EXISTS, errors_path
 from mbrace.io.parquet import write_parquet
@@ -189,7 +189,8 @@ class ShardFolder:
                 write_parquet(lambda: lines, path)
                 data = path.read_bytes()
             else:
-                data = pack_all(lines, "gz") if self._suffix.endswith(".gz") else b"".join(lines)
+                packing = "gz" if self._suffix.endswith(".gz") else ""
+                data = b"".join(in_members(lines, packing)) or (pack([], packing) if packing else b"")
                 replace_file(path, data)
             counts: dict[str, Any] = {"answers": shard.lines - len(errors), "skipped": len(errors), "bytes": len(data)}
             shard = shard._replace(**counts, sha256=hashlib.sha256(data).hexdigest())

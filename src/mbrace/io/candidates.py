@@ -10,7 +10,7 @@ import json
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from mbrace.errors import RecordError, UserError, check_whole, plain
 from mbrace.io.folders import Manifest
@@ -254,10 +254,21 @@ def _groups(path: str, size: int) -> Iterator[list[str]]:
         yield group
 
 
-def checked_input(read: Callable[[], Iterator[Value]], paths: Sequence[str], *, output: str) -> Iterator[Value]:
-    """What `read` reads from the files `paths`, once `check_inputs` has found nothing wrong with them."""
+class Rereadable(Generic[Value]):
+    """An iterable that is read again from its beginning each time it is iterated over."""
+
+    def __init__(self, read: Callable[[], Iterator[Value]]) -> None:
+        self._read = read
+
+    def __iter__(self) -> Iterator[Value]:
+        return self._read()
+
+
+def checked_input(read: Callable[[], Iterator[Value]], paths: Sequence[str], *, output: str) -> Iterable[Value]:
+    """What `read` reads from the files `paths`, once `check_inputs` has found nothing wrong with them: as often as it
+    is iterated over, unless one of them is a stream."""
     check_inputs(paths, output)
-    return read()
+    return Rereadable(read) if all(os.path.isfile(path) or "://" in path for path in paths) else read()
 
 
 def expand(patterns: Paths) -> list[str]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import itertools
 import lzma
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 from mbrace.errors import UserError, require
@@ -98,11 +99,14 @@ def pop_full_members(lines: list[bytes], packing: str) -> Iterator[bytes]:
         del lines[:LINES_PER_MEMBER]
 
 
-def pack_all(lines: Sequence[bytes], packing: str) -> bytes:
-    """A whole packed file: all members; an empty one if there are no lines."""
-    rest = list(lines)
-    packed = b"".join(pop_full_members(rest, packing))
-    return packed + pack(rest, packing) if rest or not packed else packed
+def in_members(lines: Iterable[bytes], packing: str) -> Iterator[bytes]:
+    """The pieces of a whole file: its members, or the lines themselves if they are not packed."""
+    if not packing:
+        yield from lines
+        return
+    left = iter(lines)
+    while member := list(itertools.islice(left, LINES_PER_MEMBER)):
+        yield pack(member, packing)
 
 
 class Unpacker:

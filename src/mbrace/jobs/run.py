@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import time
 from collections import deque
@@ -12,20 +11,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 from mbrace.errors import FORCE, MOST_THREADS, RESUME, ServiceError, SettingError, UserError, check_whole
-from mbrace.io.candidates import Bad, Item, bad_from, location_of
+from mbrace.io.candidates import Bad, Item, bad_from
 from mbrace.io.output import Output, OutputFiles
-from mbrace.io.reading import parse_json
+from mbrace.jobs.resuming import retry_set_aside, unanswered
 from mbrace.jobs.terminal import Stop, progress_bar
-from mbrace.records import Location, Record
+from mbrace.records import Record
 from mbrace.result import Decoded, Phases
-from mbrace.setting_fields import REMOVED_VALUES, nearest
+from mbrace.setting_fields import nearest
 from mbrace.windows import OnError
 
 if TYPE_CHECKING:
     from mbrace.io.folders import UtilityFolder
 
 Outcome: TypeAlias = "tuple[bytes | None, Bad | None]"  # the line to write, and why an item was set aside
-ErrorPolicy: TypeAlias = Literal["stop", "skip"]
+ErrorPolicy: TypeAlias = Literal["stop", "skip", "retry"]
 Progress: TypeAlias = "Callable[[int], None] | bool"
 
 
@@ -143,11 +142,15 @@ def run_job(
     """Run a job over `items` into the file `output` on this machine.
 
     `resume` continues after the answers in `output`, `force` replaces them. `on_error="skip"` sets a bad record
-    aside in OUTPUT.errors.jsonl. With `handle_signals`, SIGINT and SIGTERM end the run after the current window.
+    aside in OUTPUT.errors.jsonl; with "retry", a resumed run first tries those again that an earlier one set aside, and
+    reads `items` twice. With `handle_signals`, SIGINT and SIGTERM end the run after the current window.
     `progress` is a function called with the number of items done since its last call, or True for a bar on stderr,
     where `total` is the number of items. `options` are those of the command line, saved in OUTPUT.run.json.
     """
     check_run(threads=threads, resume=resume, force=force, on_error=on_error)
+    retry, skip = on_error == "retry", on_error != "stop"
+    if retry and not resume:
+        raise SettingError("on_error", "retry", f"only valid with {RESUME}")
     if not (resume or force):
         OutputFiles(output).refuse_existing()
         if isinstance(job, SavingJob) and job.save_utilities is not None:
@@ -160,6 +163,11 @@ def run_job(
         stop = stack.enter_context(Stop(interrupt)) if handle_signals else None
         settings = job.describe()
         tables = worker.utility_folder if isinstance(worker, SavingWorker) else None
+        retried = 0
+        if retry:
+            with Output(output, resume=True, text=job.text, settings=settings, tables=tables) as before:
+                before.interrupted = True  # it is only read
+                retried = _retry(worker, items, before, stop)
         opened = Output(
             output, resume=resume, force=force, text=job.text, settings=settings, tables=tables, options=options
         )
@@ -167,14 +175,15 @@ def run_job(
         if isinstance(progress, bool):
             progress = progress and not (output == "-" and sys.stdout.isatty())  # not both on one terminal
             progress = stack.enter_context(progress_bar(settings.get("command", "running"), total, shown=progress))
-        return run_worker(worker, items, out, skip=on_error == "skip", stop=stop, advance=progress)
+        summary = run_worker(worker, items, out, skip=skip, stop=stop, advance=progress)
+        summary.kept -= retried
+        return summary
 
 
 def check_run(*, threads: int, resume: bool, force: bool, on_error: str) -> None:
     """Refuse options of a run, on one machine or on a cluster, that make no sense."""
     if on_error not in get_args(ErrorPolicy):
-        removed = REMOVED_VALUES.get(("on_error", on_error))
-        raise SettingError("on_error", on_error, removed or f"unknown{nearest(on_error, get_args(ErrorPolicy))}")
+        raise SettingError("on_error", on_error, f"unknown{nearest(on_error, get_args(ErrorPolicy))}")
     check_whole("threads", threads, least=0, most=MOST_THREADS)
     if resume and force:
         raise UserError(f"{RESUME} and {FORCE}: give one of them")
@@ -217,6 +226,15 @@ def run_worker(
     summary.skipped = output.skipped
     summary.seconds = time.perf_counter() - started
     return summary
+
+
+def _retry(worker: Worker, items: Iterable[Item], output: Output, stop: Stop | None) -> int:
+    try:
+        return retry_set_aside(worker, items, output, lambda some: _until(some, stop))
+    except ServiceError:
+        if stop is None or stop.signal is None:
+            raise
+        return 0
 
 
 def _until(items: Iterator[Item], stop: Stop | None) -> Iterator[Item]:
@@ -282,65 +300,3 @@ def answer_items(
         take_number(record)
         yield line(record, found), None
     yield from outcomes_of_failed()
-
-
-# Continuing an earlier run
-
-
-def unanswered(items: Iterable[Item], output: Output) -> Iterator[Item]:
-    """The items after those that an earlier run answered or set aside; the files must match the input, in order."""
-    source = iter(items)
-    answers, errors = output.written, output.written_errors
-    if answers.line is None and errors.line is None:
-        return source
-    for item in source:
-        is_set_aside = errors.line is not None and _location(errors.line, output) == location_of(item)
-        if answers.line is None and (output.text or not is_set_aside):
-            return itertools.chain([item], source)
-        if is_set_aside:
-            errors.keep()
-            if output.text:  # which has an empty line for it
-                answers.keep()
-            continue
-        assert answers.line is not None
-        _check_same(item, answers.line, answers.kept + 1, output)
-        if isinstance(item, Record) and not output.note_answered(item):
-            raise UserError(
-                f"{item.where}: {RESUME}: {output.path} was made from other records up to here, with the same "
-                f"ids but another content; give the input the output was made from, or {FORCE} to start over"
-            )
-        answers.keep()
-    if answers.line is not None:
-        raise UserError(
-            f"{output.path}: {RESUME}: has more answers than the input has records; "
-            f"give the input it was made from, or {FORCE} to start over"
-        )
-    return source
-
-
-def _check_same(item: Item, line: bytes, number: int, output: Output) -> None:
-    if output.text and isinstance(item, Record):
-        return
-    where = f"{output.path}:{number}"
-    fields = {} if output.text else parse_json(line, where)
-    identity = fields.get("id") if isinstance(fields, dict) else None
-    if not output.text and not isinstance(identity, (str, int)):
-        raise UserError(f"{where}: {RESUME}: not an answer of mbrace; use {FORCE} to replace the file")
-    theirs = item.id if isinstance(item, Record) else None
-    if identity != theirs and not (output.path.endswith(".parquet") and str(identity) == str(theirs)):
-        raise UserError(
-            f"{location_of(item)}: {RESUME}: {where} answers record {identity!r} where the input has "
-            f"{'a bad record' if isinstance(item, Bad) else repr(theirs)}; "
-            f"give the input the output was made from, or {FORCE} to start over"
-        )
-    made_of = (fields["source"], fields.get("reference")) if "source" in fields else None  # only candidate files say
-    if made_of is not None and isinstance(item, Record) and made_of != (item.source, item.reference):
-        raise UserError(f"{where}: {RESUME}: not made of {item.where}; give the same sources, or {FORCE} to start over")
-
-
-def _location(line: bytes, output: Output) -> Location:
-    where = output.files.errors
-    fields = parse_json(line, where)
-    if not isinstance(fields, dict):
-        raise UserError(f"{where}: {RESUME}: not written by mbrace; use {FORCE} to start over")
-    return Location(str(fields.get("file")), int(fields.get("line") or 0))
