@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -219,24 +218,6 @@ class _Listed:
 
     def draw(self, wants: Sequence[mbrace.Want]) -> list[mbrace.Draws]:
         return [mbrace.Draws([f"w {n}" for n in range(want.first, want.first + want.count)]) for want in wants]
-
-
-def test_races_with_a_pruning_function_of_the_users_still_run_on_all_threads(demo_rows: list[dict]) -> None:
-    used: set[str] = set()
-
-    class Noting(mbrace.ChrF):
-        def start(self, sentences: Any) -> Any:
-            used.add(threading.current_thread().name)
-            return super().start(sentences)
-
-    def prune(standings: mbrace.prune.Standings) -> np.ndarray:
-        return standings.means >= np.median(standings.means)
-
-    corpus = records(demo_rows, 16)
-    threaded = list(mbrace.decode_corpus(corpus, utility=Noting(threads=2), prune=prune))
-    assert len(used) >= 2, used
-    assert threading.main_thread().name not in used
-    assert threaded == list(mbrace.decode_corpus(corpus, utility=mbrace.ChrF(threads=1), prune=prune))
 
 
 def test_a_corpus_that_is_left_early_waits_for_nobody(demo_rows: list[dict]) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mbrace.errors import LARGEST, Parameter, SettingError, UserError, check_whole, warn
 from mbrace.methods import StandardMBR, check_saving
 from mbrace.metrics.chrf import ChrF
-from mbrace.prune import PruningFunction, window_pruning
+from mbrace.prune import window_pruning
 from mbrace.race import Watch
 from mbrace.race import race as run_race
 from mbrace.records import PseudoReferences, Record, check_record
@@ -30,7 +30,7 @@ from mbrace.utility import (
     parallel_of,
     quality_of,
 )
-from mbrace.windows import CallerCalls, OnError, Run, stream
+from mbrace.windows import OnError, Run, stream
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -151,15 +151,16 @@ class _Races:
 
     def run(self, group: Sequence[Record]) -> list[Decoded | Exception]:
         """The answers to a group of records, or the errors that they are to blame for."""
-        return self._race(group, self._utility, self._prune, self._phases)
+        return self._race(group, self._utility, self._phases)
 
     def stream(self, records: Iterable[Record], window: int, on_error: OnError | None) -> Iterator[Decoded]:
         """The answers to records as they come."""
-        parallel, single, calls = parallel_of(self._utility), None, None
-        # A live source works on the whole window at once; otherwise a utility may be faster on a few sentences.
-        if parallel is not None and parallel.workers > 1 and not (self._live or self._watch):
-            calls = CallerCalls()
-            single = self._single_threaded(parallel, calls)
+        parallel, single = parallel_of(self._utility), None
+        # A live source works on the whole window at once; otherwise a utility may be faster on a few sentences. A
+        # user's functions are called in the caller's thread.
+        is_ours = not self._watch and window_pruning(self._prune) is not None
+        if parallel is not None and parallel.workers > 1 and is_ours and not self._live:
+            single = self._single_threaded(parallel)
         return stream(
             records,
             self.run,
@@ -167,21 +168,17 @@ class _Races:
             group_size=window if self._live or parallel is None else min(window, parallel.group_size),
             run_single_threaded=single,
             threads=1 if parallel is None else parallel.workers,
-            calls=calls,
             check=self.check,
             on_error=on_error,
         )
 
-    def _single_threaded(self, parallel: ParallelUtility, calls: CallerCalls) -> Run:
+    def _single_threaded(self, parallel: ParallelUtility) -> Run:
         """`run` with the utility on one thread, for calls from several threads at once; their phases are added up."""
         utility, share, adding = parallel.single_threaded(), 1 / parallel.workers, Lock()
-        decide = self._prune
-        if decide is not None and window_pruning(decide) is None:
-            decide = calls.wrap(decide)
 
         def run_single_threaded(group: Sequence[Record]) -> list[Decoded | Exception]:
             own = Phases()
-            answers = self._race(group, utility, decide, own)
+            answers = self._race(group, utility, own)
             if self._phases is not None:
                 with adding:
                     self._phases.add(own, share=share)
@@ -189,12 +186,9 @@ class _Races:
 
         return run_single_threaded
 
-    def _race(
-        self, group: Sequence[Record], utility: Utility, decide: PruningFunction | None, phases: Phases | None
-    ) -> list[Decoded | Exception]:
+    def _race(self, group: Sequence[Record], utility: Utility, phases: Phases | None) -> list[Decoded | Exception]:
         if self._method is None:
-            options: dict[str, Any] = {"decide": decide, "watch": self._watch, "phases": phases}
-            options["keep_utilities"] = self._keep_utilities
+            options: dict[str, Any] = {"watch": self._watch, "phases": phases, "keep_utilities": self._keep_utilities}
             return run_race(group, utility, self._settings, sampler=self._sampler, **options)
         return self._method.decode(group, self._standard_mbr(utility, Phases() if phases is None else phases))
 

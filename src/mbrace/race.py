@@ -41,18 +41,14 @@ def race(
     settings: Race,
     *,
     sampler: Sampler,
-    decide: PruningFunction | None = None,
     watch: Watch | None = None,
     phases: Phases | None = None,
     keep_utilities: bool = False,
 ) -> list[Decoded | Exception]:
-    """Algorithm 1 for a window of records: of each its answer, or the error that it alone is to blame for.
-
-    `decide` is the pruning function of the settings unless it has to be called in another way.
-    """
+    """Algorithm 1 for a window of records: of each its answer, or the error that it alone is to blame for."""
     phases, prune = Phases() if phases is None else phases, settings.pruning_function()
-    decide, planner, parallel = decide or prune, planner_of(prune), parallel_of(utility)
-    # a utility that does not work on threads leaves the cores to those who choose
+    planner, parallel = planner_of(prune), parallel_of(utility)
+    # a single-threaded utility leaves the other cores to pruning and forecasts
     threads = helper_threads() if parallel is None else parallel.workers
     waiting = _outsiders(records, settings, threads, phases)
     sentences = [  # lines 1 to 3: H_1, and an empty R_0, of every sentence
@@ -69,7 +65,7 @@ def race(
             for wants in _time_steps(window, planner, settings, utility):  # line 4
                 turns = _draw(window, wants, drawer, phases)  # lines 5 to 8: R_t
                 _score(turns, scorer, utility.name, phases)  # the utilities of H_t against what is new in R_t
-                _prune(turns, decide, settings, watch, threads, phases)  # line 9: H_t+1
+                _prune(turns, prune, settings, watch, threads, phases)  # line 9: H_t+1
     return [sentence.result(utility) for sentence in sentences]  # line 12
 
 

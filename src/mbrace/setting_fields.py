@@ -196,13 +196,15 @@ def split(given: Mapping[str, Any], *kinds: type[Settings]) -> list[dict[str, An
     return found
 
 
-def nearest(name: str, known: Iterable[str], more: str = "") -> str:
-    """The end of a message about an unknown name: the one that was probably meant, or all of them; and `more`."""
+def nearest(name: str, known: Iterable[str], more: str = "", otherwise: str = "") -> str:
+    """The end of a message about an unknown name: the one that was probably meant, else `otherwise` or all of them; and
+    `more`."""
     known = list(known)
-    near = difflib.get_close_matches(name.replace("-", "_"), known, n=1) or difflib.get_close_matches(name, known, n=1)
-    if near:
+    spellings = (name, name.replace("-", "_"), name.replace("_", "-"))
+    near = next(filter(None, (difflib.get_close_matches(each, known, n=1, cutoff=0.65) for each in spellings)), None)
+    if near is not None:
         return f"; did you mean {near[0]}?" + (more and f" Or give {more}")
-    return f"; choose from {', '.join(known)}" + (more and f", {more}")
+    return f"; {otherwise or 'choose from ' + ', '.join(known)}" + (more and f", {more}")
 
 
 def typed_options(

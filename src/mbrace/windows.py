@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from mbrace.errors import ServiceError, UserError, counted, warn
 from mbrace.records import Record
 from mbrace.result import Decoded
 from mbrace.sampler import replayable
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-    from queue import SimpleQueue
-
 OnError: TypeAlias = Callable[[Record, Exception], None]
 # Races a group of records: of each its answer, or the error that it alone is to blame for.
 Run: TypeAlias = Callable[[Sequence[Record]], "list[Decoded | Exception]"]
 Answers: TypeAlias = Callable[[], "list[Decoded | Exception]"]  # gives those of a group, when its race is over
 
-Argument = TypeVar("Argument")
-Value = TypeVar("Value")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -39,7 +32,6 @@ def stream(
     group_size: int,
     run_single_threaded: Run | None = None,
     threads: int = 1,
-    calls: CallerCalls | None = None,
     check: Callable[[Record], None],
     on_error: OnError | None = None,
 ) -> Iterator[Decoded]:
@@ -47,12 +39,12 @@ def stream(
 
     `run` races `group_size` of them at a time. `run_single_threaded` is the same race on one thread; if it is given,
     several groups race at the same time on `threads` threads, each from the moment it is read, so that no group waits
-    for the Python code of another. The functions that those races pass to `calls` are called in the caller's thread.
+    for the Python code of another.
     """
     source = _checked(records, check, on_error)
     other_threads: AbstractContextManager[Callable[[Sequence[Record]], Answers] | None] = nullcontext()
     if run_single_threaded is not None and 1 < threads <= window:
-        other_threads = _race_on_threads(run_single_threaded, threads, calls or CallerCalls())
+        other_threads = _race_on_threads(run_single_threaded, threads)
     failure: Exception | None = None
     with other_threads as start:
         ended = False
@@ -79,15 +71,12 @@ def stream(
 
 
 @contextmanager
-def _race_on_threads(run: Run, threads: int, calls: CallerCalls) -> Iterator[Callable[[Sequence[Record]], Answers]]:
+def _race_on_threads(run: Run, threads: int) -> Iterator[Callable[[Sequence[Record]], Answers]]:
     """A function that starts the race of a group on another thread and returns its answers, which wait for the race."""
     from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(threads, initializer=calls.begin_thread) as pool:
-        try:
-            yield lambda group: partial(calls.wait, pool.submit(run, group))
-        finally:
-            calls.close()
+    with ThreadPoolExecutor(threads) as pool:
+        yield lambda group: pool.submit(run, group).result
 
 
 def group_sizes(window: int, size: int, threads: int) -> Iterator[int]:
@@ -102,61 +91,6 @@ def group_sizes(window: int, size: int, threads: int) -> Iterator[int]:
         small = []  # many groups would be small, and a small group takes longer per record
     whole, left = divmod(window - sum(small), size)
     return chain(repeat(size, whole), [left] if left else [], small)
-
-
-class CallerCalls:
-    """Calls the user's functions in the caller's thread for races on other threads: a user's function may not expect to
-    be called from several threads. The caller's thread makes these calls while it waits for the races."""
-
-    def __init__(self) -> None:
-        from queue import SimpleQueue
-
-        self._waiting: SimpleQueue[tuple[Callable[[], None], Future[Any]] | None] = SimpleQueue()
-        self._closed = False
-        self._thread = threading.local()
-
-    def begin_thread(self) -> None:
-        """To be called once in every thread other than the caller's."""
-        self._thread.is_other = True
-
-    def wrap(self, function: Callable[[Argument], Value]) -> Callable[[Argument], Value]:
-        """The same function, but always run in the caller's thread, whichever thread calls it."""
-
-        def call(argument: Argument) -> Value:
-            if not getattr(self._thread, "is_other", False):
-                return function(argument)
-            from concurrent.futures import Future
-
-            answer: Future[Value] = Future()
-            self._waiting.put((lambda: answer.set_result(function(argument)), answer))
-            if self._closed:
-                self.close()
-            return answer.result()
-
-        return call
-
-    def wait(self, race: Future[Value]) -> Value:
-        """The result of a race on another thread; until then, make the calls that races ask for."""
-        race.add_done_callback(lambda _: self._waiting.put(None))
-        while not race.done():
-            request = self._waiting.get()
-            if request is not None:
-                make_call, answer = request
-                try:
-                    make_call()
-                except BaseException as error:
-                    answer.set_exception(error)
-        return race.result()
-
-    def close(self) -> None:
-        """Nobody waits any more: races that still ask for a call fail."""
-        from concurrent.futures import CancelledError
-
-        self._closed = True
-        while not self._waiting.empty():
-            request = self._waiting.get()
-            if request is not None:
-                request[1].set_exception(CancelledError())
 
 
 def _checked(records: Iterable[Record], check: Callable[[Record], None], on_error: OnError | None) -> Iterator[Record]:

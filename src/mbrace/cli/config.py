@@ -11,7 +11,7 @@ from typing import Any
 
 from mbrace.cli.parser import make_parser, parsers_by_command
 from mbrace.errors import UserError, require
-from mbrace.setting_fields import REMOVED
+from mbrace.setting_fields import REMOVED, nearest
 
 OPTIONAL: dict[Any, str] = {None: "?", "+": "*"}  # how often an argument may come that was required
 OPTIONS = "options"  # where OUT.run.json keeps them
@@ -120,15 +120,9 @@ def read_options(path: str, command: str, parser: argparse.ArgumentParser) -> It
         if action is None and removed is not None:
             raise UserError(f"{path}: {name}: {removed}")
         if action is None:
-            raise UserError(f"{path}: {name}: no option of mbrace {command}{_nearest(str(name), known, command)}")
+            near = nearest(str(name), known, otherwise=f"see mbrace {command} --help")
+            raise UserError(f"{path}: {name}: no option of mbrace {command}{near}")
         yield action, value
-
-
-def _nearest(name: str, known: Mapping[str, Any], command: str) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(name.replace("_", "-"), list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else f"; see mbrace {command} --help"
 
 
 def _check_command(found: Any, command: str, path: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import itertools
 from typing import Any, NoReturn
@@ -60,10 +59,8 @@ class Parser(argparse.ArgumentParser):
     def _nearest(self, flag: str) -> str:
         if self.prog.endswith(" decode") and ("_" in flag or flag.partition(".")[0] in PEERS):
             return "; mbrs's and COMET's own commands are `mbrace mbrs-decode` and `mbrace comet-mbr`"
-        near = difflib.get_close_matches(
-            flag, [name for name in self._option_string_actions if name[:2] == "--"], n=1, cutoff=0.7
-        )
-        return f"; did you mean {near[0]}?" if near else f"; see {self.prog} --help"
+        known = [name for name in self._option_string_actions if name[:2] == "--"]
+        return nearest(flag, known, otherwise=f"see {self.prog} --help")
 
     def error(self, message: str) -> NoReturn:
         """Raise the message as a UserError."""
