@@ -117,36 +117,30 @@ def test_translate_goes_on_where_it_stopped_without_another_beam_search(
     assert searched == SOURCES[4:]
 
 
-def test_a_source_that_is_too_long_costs_only_its_own_translation(
-    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole = tmp_path / "whole.jsonl"
-    assert translate(sources, folder, whole) == 0
-    rows = whole.read_bytes().splitlines(keepends=True)
-    sources.write_text("".join(source + "\n" for source in [*SOURCES[:3], "a " * 3000, SOURCES[4]]))
-    out = tmp_path / "o.jsonl"
-    window = ["--window", "64"]
-    assert translate(sources, folder, out, *window) == 2
-    assert f"{sources}:4: a source has 3001 pieces" in capsys.readouterr().err
-    assert out.read_bytes() == b"".join(rows[:3])  # what was before it is kept
-    assert translate(sources, folder, out, *window, "--resume", "--on-error", "skip") == 0
-    assert out.read_bytes() == b"".join([*rows[:3], rows[4]])
-    (set_aside,) = map(json.loads, (tmp_path / "o.jsonl.errors.jsonl").read_text().splitlines())
-    assert (set_aside["file"], set_aside["line"]) == (str(sources), 4)
-
-
-def test_a_line_that_cannot_be_read_costs_no_translation_but_its_own(
-    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("bad", "window", "message"),
+    [
+        (b"a " * 3000, "64", "4: a source has 3001 pieces"),
+        (b"\xff", "2", "4: invalid UTF-8 at byte 0"),  # line 4 is in the middle of a window
+    ],
+)
+def test_a_bad_source_costs_only_its_own_translation(
+    bad: bytes,
+    window: str,
+    message: str,
+    sources: Path,
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     whole, out = tmp_path / "whole.jsonl", tmp_path / "o.jsonl"
     assert translate(sources, folder, whole) == 0
     rows = whole.read_bytes().splitlines(keepends=True)
-    lines = [source.encode() for source in SOURCES]
-    sources.write_bytes(b"\n".join([*lines[:3], b"\xff", lines[4]]) + b"\n")
-    assert translate(sources, folder, out) == 2  # line 4 is in the middle of a window
-    assert f"{sources}:4: invalid UTF-8 at byte 0" in capsys.readouterr().err
-    assert out.read_bytes() == b"".join(rows[:3])
-    assert translate(sources, folder, out, "--resume", "--on-error", "skip") == 0
+    sources.write_bytes(b"\n".join([*(source.encode() for source in SOURCES[:3]), bad, SOURCES[4].encode()]) + b"\n")
+    assert translate(sources, folder, out, "--window", window) == 2
+    assert f"{sources}:{message}" in capsys.readouterr().err
+    assert out.read_bytes() == b"".join(rows[:3])  # what was before it is kept
+    assert translate(sources, folder, out, "--window", window, "--resume", "--on-error", "skip") == 0
     assert out.read_bytes() == b"".join([*rows[:3], rows[4]])
     (set_aside,) = map(json.loads, (tmp_path / "o.jsonl.errors.jsonl").read_text().splitlines())
     assert (set_aside["file"], set_aside["line"]) == (str(sources), 4)
