@@ -57,7 +57,7 @@ def test_processes_that_share_a_file_write_to_temporary_files_of_their_own(tmp_p
     ("before", "message"),
     [
         ({"seed": 3, "sizes": [1, 2], "text": "x"}, None),
-        ({"seed": 3, "sizes": [1, 2], "text": "x", "off": None, "besides": 1}, None),
+        ({"seed": 3, "sizes": [1, 2], "text": "x", "off": None, "ignored": 1}, None),
         ({"seed": 3, "sizes": [1, 2], "text": "x", "left_out": 1}, "out: was made with left-out 1, not without it; "),
         ({"seed": 4, "sizes": [1, 2], "text": "x"}, "out: was made with seed 4, not 3; start over"),
         (
@@ -70,7 +70,7 @@ def test_processes_that_share_a_file_write_to_temporary_files_of_their_own(tmp_p
 def test_other_settings_are_refused_by_name(before: object, message: str | None) -> None:
     now = {"seed": 3, "sizes": (1, 2), "text": "x"}
     with contextlib.nullcontext() if message is None else pytest.raises(UserError, match=message):
-        refuse_other_settings(before, now, file="out", remedy="start over", data=["text"], besides=["besides"])
+        refuse_other_settings(before, now, file="out", remedy="start over", data=["text"], ignored=["ignored"])
 
 
 @pytest.mark.parametrize("packing", ["gz", "xz", "bz2", "zst"])

@@ -79,7 +79,7 @@ def update_forecasts(views: Sequence[View], nbest: int, threads: int) -> None:
 
 
 def outsiders_of(records: Sequence[Record], least: float, nbest: int, threads: int) -> list[Outsiders | None]:
-    """Who waits outside, of the hypotheses of each record; nobody where there are few."""
+    """The hypotheses of each record that wait outside; None where there are few."""
     found: list[Outsiders | None] = [None] * len(records)
     starters = max(STARTERS, nbest)  # as many as the answer has to list
     waiting: dict[int, list[str]] = {}

@@ -100,8 +100,8 @@ class _Turn(NamedTuple):
         return Step(draws, len(tally), calls, pairs)
 
 
-class _Blame:
-    """Errors in this block are the sentence's own: it has no answer, and the others go on."""
+class _Isolated:
+    """An error in this block costs this sentence its answer, and no other."""
 
     def __init__(self, sentence: SentenceRace) -> None:
         self._sentence = sentence
@@ -171,7 +171,7 @@ def _time_steps(
             draws = sentence.used
             size = next(sentence.sizes, draws)
             if planner is not None:
-                with _Blame(sentence):
+                with _Isolated(sentence):
                     size = draws + sentence.planned(planner, most)
             count = size - draws if sentence.needs_draws else 0
             if count > 0 or sentence.is_called:
@@ -191,7 +191,7 @@ def _draw(window: Sequence[SentenceRace], wants: Sequence[Want], drawer: Drawer,
         sentence = window[want.sentence]
         alive = sentence.tally.alive
         draws = next(found) if want.count else Draws([])
-        with _Blame(sentence):
+        with _Isolated(sentence):
             drawn, new = len(draws.texts), sentence.add(draws, want.count)
             newcomers = sentence.let_in(new) if sentence.grows and (drawn or not want.count) else NOBODY
             if drawn or len(newcomers):
@@ -214,7 +214,7 @@ def _score(turns: Sequence[_Turn], scorer: Scorer, name: str, phases: Phases) ->
             turn.sentence.tally.add(np.empty((0, len(turn.new)), dtype=np.float32))
     for (turn, ask), table in zip(asks, tables, strict=True):
         if turn.sentence.failure is None:
-            with _Blame(turn.sentence):
+            with _Isolated(turn.sentence):
                 turn.sentence.score(ask, table, name, entering=ask.hypotheses is turn.newcomers)
     for turn in turns:
         if turn.new and turn.sentence.failure is None:
@@ -246,7 +246,7 @@ def _prune(
     whole = window_pruning(decide) if watch is None else None
     if whole is None:
         for sentence in sentences:
-            with _Blame(sentence):
+            with _Isolated(sentence):
                 _prune_one(sentence, decide, settings.seed, watch)
     elif sentences:
         tallies, weights = [each.tally for each in sentences], [each.weights() for each in sentences]
@@ -271,7 +271,7 @@ def _prune_one(sentence: SentenceRace, decide: PruningFunction | None, seed: int
                 f"expected True or False for each of {alive} hypotheses"
             )
         keep[standings.leaders()] = True
-    keep.setflags(write=False)  # a watcher only looks
+    keep.setflags(write=False)  # for watchers
     if watch is not None:
         watch(sentence.record, sentence.tally.alive, standings, keep)
     sentence.keep(standings.means, keep)

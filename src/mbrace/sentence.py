@@ -90,7 +90,7 @@ class SentenceRace:
 
     @property
     def is_plain(self) -> bool:
-        """Whether only those of a list are drawn, all count the same, and nothing is asked about them later."""
+        """Whether it draws from a list, all draws weigh the same, and no later step needs their texts."""
         given = self.record.listed()
         listed = isinstance(given, list | tuple) and len(given) > 0 and self.record.logprobs is None
         return listed and not self._needs_references

@@ -139,7 +139,7 @@ class Settings:
                 raise SettingError(name, value, reason, group=known.group)
 
     def _named(self, name: str, value: object) -> Parameter:
-        """A setting and its value for a message; values that anybody may have made up are left out."""
+        """A setting and its value for a message; free text is left out."""
         known = table_of(type(self))[name]
         return Parameter(name, ... if isinstance(value, str) and not known.choices else value, known.group)
 

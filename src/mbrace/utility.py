@@ -1,4 +1,4 @@
-"""What a race, a job and the other commands ask of a utility, in protocols; and a Python function as a utility.
+"""The protocols of utilities, and a Python function as a utility.
 
 A utility sees a whole window of sentences at once: `start` begins their races, then `score` is called once per time
 step with what every sentence still open asks for. So a neural utility gets one large batch, and a native one has work
@@ -412,5 +412,5 @@ def limit_helpers(threads: int | None) -> None:
 
 
 def helper_threads() -> int:
-    """Threads for the work around a utility that has no threads of its own: pruning, forecasts and tokenising."""
+    """Threads for work outside a single-threaded utility: pruning, forecasts, tokenising."""
     return cores() if _most_helpers is None else min(cores(), _most_helpers)

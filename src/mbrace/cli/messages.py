@@ -28,7 +28,7 @@ _flags: Collection[str] = ()  # of the command that runs; none: all are known
 
 
 def show(text: object = "") -> None:
-    """Print on stdout; whatever a foreign text holds, it does nothing to a terminal."""
+    """Print on stdout, with control characters as escapes."""
     print(visible(str(text)))
 
 

@@ -220,7 +220,7 @@ def race_settings(args: argparse.Namespace, command: str) -> tuple[Race, Samplin
     race, sampling = given(args, Race), given(args, Sampling)
     Race(**race), Sampling(**sampling)  # refuses what was given, before a preset adds to it
     kind = kind_of(args.utility)
-    if kind == "encoder" and sampling.get("beam", 0) > MOST:  # no forecast among so many
+    if kind == "encoder" and sampling.get("beam", 0) > MOST:  # more than a forecast takes
         kind = "pair"
     race, sampling = with_preset(args.preset, command, kind, race, sampling)
     return Race(**race), Sampling(**sampling)

@@ -313,14 +313,14 @@ def _decode(
     began, sentences, calls = time.perf_counter(), 0, 0
     records: list[Record] = []  # those whose answers are still to come
 
-    def remembered() -> Iterator[Record]:
+    def noted() -> Iterator[Record]:
         for record in _records(ours, logprobs):
             records.append(record)
             yield record
 
     def write(file: Any) -> None:
         nonlocal sentences, calls
-        for answer in decode_corpus(remembered(), utility=utility, race=race):
+        for answer in decode_corpus(noted(), utility=utility, race=race):
             for line in lines(records.pop(0), answer, utility):
                 file.write(line + "\n")
             sentences += 1

@@ -149,7 +149,7 @@ class ShardFolder:
     def _check_plan(self, before: Any, where: Path) -> None:
         remedy = f"give the same options and inputs, or {FORCE} to start over"
         plan = {name: value for name, value in self._plan.items() if name != "work"}
-        refuse_other_settings(before, plan, file=where, remedy=remedy, data=("inputs",), besides=("work",))
+        refuse_other_settings(before, plan, file=where, remedy=remedy, data=("inputs",), ignored=("work",))
         refuse_other_settings(before.get("work"), self._plan["work"], file=where, remedy=remedy)
 
     def _read_finished(self, line: bytes) -> None:

@@ -233,7 +233,7 @@ class Output:
         if not begins_like_our_output(self._descriptor, packing=self.files.packing, text=self.text):
             raise UserError(f"{self.path}:1: not an answer of mbrace; use {FORCE} to replace the file")
         self.written = written_lines(self._descriptor, self.files.packing)
-        # part of a first line of JSON is known to be ours by its beginning; plain text could be anybody's
+        # part of a first line of JSON is known to be ours by its beginning; plain text could come from another program
         is_text = self.text and os.fstat(self._descriptor).st_size > 0
         self._continues = is_text or self.written.line is not None
 

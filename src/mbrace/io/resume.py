@@ -267,8 +267,7 @@ class RunFile:
         with open(self.path, "rb") as file:
             before = parse_json(file.read(), self.path)
         remedy = f"give the same options, another output, or {FORCE} to start over"
-        besides = (OPTIONS, DIGESTS)
-        refuse_other_settings(before, self._settings, file=self._output, remedy=remedy, besides=besides)
+        refuse_other_settings(before, self._settings, file=self._output, remedy=remedy, ignored=(OPTIONS, DIGESTS))
         self._options = {OPTIONS: before[OPTIONS]} if OPTIONS in before else {}  # those it was begun with
         digests = before.get(DIGESTS)
         self.inputs = InputDigest(digests if isinstance(digests, dict) else None)
@@ -292,19 +291,19 @@ def refuse_other_settings(
     remedy: str,
     made: str = "was made",
     data: Sequence[str] = (),
-    besides: Collection[str] = (),
+    ignored: Collection[str] = (),
 ) -> None:
     """Refuse to continue `file`, which was made with the settings `before`, if those of `now` are others.
 
     Settings are compared as JSON values. Those named in `data` are digests or long lists, whose values mean nothing
-    to a reader: the message gives only their names. What `before` holds `besides` settings is not compared. An option
+    to a reader: the message gives only their names. Keys in `ignored` are not compared. An option
     that one of the two lacks, because it is newer or not described where it is not in use, is the same if the other
     does not use it.
     """
     if not isinstance(before, dict):
         raise UserError(f"{file}: not written by mbrace; {remedy}")
     late_names = {early: name for name, early in EARLY_NAMES.items()}
-    before = {late_names.get(name, name): value for name, value in before.items() if name not in besides}
+    before = {late_names.get(name, name): value for name, value in before.items() if name not in ignored}
     now = parse_json(to_json(now), file)
     others = [
         f"other data ({name})" if name in data else _difference(name, before, now)

@@ -11,10 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any, ClassVar, Protocol, cast
-
-import numpy as np
-from numpy.typing import NDArray
 
 from mbrace.errors import Parameter, SettingError, UserError
 from mbrace.records import Record
@@ -96,32 +94,10 @@ class StandardMBR:
         return [next(found) if len(set(record.hypotheses)) > 1 else Draws([]) for record in records]
 
 
-@dataclass(frozen=True)
-class StartedBy:
-    """A utility whose races are begun by another function."""
-
-    utility: Utility
-    start: Callable[[Sequence[Sentence]], Scorer]
-
-    @property
-    def name(self) -> str:
-        """The utility's."""
-        return self.utility.name
-
-    @property
-    def schedule(self) -> tuple[int, ...]:
-        """The utility's."""
-        return self.utility.schedule
-
-    @property
-    def needs_source(self) -> bool:
-        """The utility's."""
-        return self.utility.needs_source
-
-    @property
-    def pairs(self) -> Callable[..., NDArray[np.floating]]:
-        """The utility's."""
-        return self.utility.pairs
+def started_by(utility: Utility, start: Callable[[Sequence[Sentence]], Scorer]) -> Utility:
+    """The utility with another `start`."""
+    members = {name: getattr(utility, name) for name in ("name", "schedule", "needs_source", "pairs")}
+    return cast(Utility, SimpleNamespace(**members, start=start))
 
 
 def with_cost(

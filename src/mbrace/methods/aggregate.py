@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import LARGEST, check_whole
-from mbrace.methods import StandardMBR, StartedBy, refused, with_cost
+from mbrace.methods import StandardMBR, refused, started_by, with_cost
 from mbrace.records import Record
 from mbrace.result import Decoded
 from mbrace.sampler import Draws
@@ -72,7 +72,7 @@ class AggregateReferences:
         assert isinstance(mbr.utility, AggregatingUtility)
         drawn = mbr.draw(records)
         averages = [aggregates_of(self._parts(draws)) if draws.texts else draws for draws in drawn]
-        answers = mbr(records, draws=averages, utility=StartedBy(mbr.utility, mbr.utility.start_aggregates))
+        answers = mbr(records, draws=averages, utility=started_by(mbr.utility, mbr.utility.start_aggregates))
         return [with_cost(*each) for each in zip(answers, records, drawn, strict=True)]
 
     def _parts(self, draws: Draws) -> list[tuple[Sequence[str], NDArray[np.float64]]]:

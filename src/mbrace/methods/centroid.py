@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import LARGEST, check_whole
-from mbrace.methods import StandardMBR, StartedBy, refused, with_cost
+from mbrace.methods import StandardMBR, refused, started_by, with_cost
 from mbrace.methods.aggregate import aggregates_of, weighted
 from mbrace.records import Record, key
 from mbrace.result import Decoded
@@ -80,7 +80,7 @@ class CentroidReferences:
         drawn = mbr.draw(records)
         pairs = zip(records, drawn, strict=True)
         centres = [self._centroids(record, draws, mbr.seed) if draws.texts else draws for record, draws in pairs]
-        answers = mbr(records, draws=centres, utility=StartedBy(mbr.utility, mbr.utility.start_centroids))
+        answers = mbr(records, draws=centres, utility=started_by(mbr.utility, mbr.utility.start_centroids))
         return [with_cost(*each) for each in zip(answers, records, drawn, strict=True)]
 
     def _centroids(self, record: Record, draws: Draws, seed: int) -> Draws:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import LARGEST, UserError, check_number
-from mbrace.methods import StandardMBR, StartedBy
+from mbrace.methods import StandardMBR, started_by
 from mbrace.records import Record
 from mbrace.result import Decoded
 from mbrace.utility import Ask, Scorer, Sentence, Utility
@@ -46,7 +46,7 @@ class Diverse:
             scorers.append(mbr.utility.start(sentences))
             return scorers[-1]
 
-        answers = mbr(records, utility=StartedBy(mbr.utility, start), nbest=LARGEST, keep_utilities=True)
+        answers = mbr(records, utility=started_by(mbr.utility, start), nbest=LARGEST, keep_utilities=True)
         lists, raced = dict[int, _List](), 0
         for index, answer in enumerate(answers):
             if isinstance(answer, Decoded):

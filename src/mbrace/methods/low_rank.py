@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import SettingError, check_number, check_whole
-from mbrace.methods import StandardMBR, StartedBy, refused, with_cost
+from mbrace.methods import StandardMBR, refused, started_by, with_cost
 from mbrace.records import Record, generator
 from mbrace.result import Decoded
 from mbrace.utility import Ask, SelfScaledUtility, Sentence, Utility
@@ -49,7 +49,7 @@ class LowRank:
     def decode(self, records: Sequence[Record], mbr: StandardMBR) -> list[Decoded | Exception]:
         """Standard MBR with completed tables."""
         drawn = mbr.draw(records)
-        utility = StartedBy(mbr.utility, lambda sentences: _CompletingScorer(self, mbr, sentences))
+        utility = started_by(mbr.utility, lambda sentences: _CompletingScorer(self, mbr, sentences))
         answers = mbr(records, draws=drawn, utility=utility)
         return [with_cost(*each, scored=self.scored) for each in zip(answers, records, drawn, strict=True)]
 
