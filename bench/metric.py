@@ -26,7 +26,7 @@ from mbrace import ChrF
 from mbrace.io.reading import read_lines
 from mbrace.neural.comet import Learned
 from mbrace.neural.encoder import Readout
-from mbrace.training.metric_data import kendall, pearson, read_judgements, unseen
+from mbrace.training.metric_data import Judgement, kendall, pearson, read_judgements
 
 METRICS = ("learned", "cosine", "chrF++")
 WMT17, MLQE = "judgements.wmt17-da-to-en.tsv.gz", "judgements.mlqe-pe.tsv.gz"
@@ -70,6 +70,12 @@ class Neural:
             cosine = torch.nn.functional.cosine_similarity(h_last, r_last)
             found.append(torch.stack([self.head.aligned(h, r, None), cosine]))
         return list(torch.cat(found, dim=1).numpy())
+
+
+def unseen(rows: Sequence[Judgement], trained: Sequence[Judgement]) -> list[Judgement]:
+    """The rows whose reference is in no training row of any language pair: pairs of a test set share sentences."""
+    references = {row.reference for row in trained}
+    return [row for row in rows if row.reference not in references]
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import mbrace
-from mbrace.cross.batches import BUCKET, Batch, BatchStream, InputRows, Pieces, split
+from mbrace.cross.batches import Batch, BatchStream, InputRows, Pieces
 from mbrace.cross.metricx import MetricX
 from mbrace.cross.xcomet import XCOMET, Labels, span_scores
 from mbrace.neural.comet import Referenceless
@@ -90,19 +90,6 @@ def test_a_string_is_tokenised_once() -> None:
     for texts in (["a", "b", "a"], ["b", "c"]):
         tokens.ensure(tokens.number(texts))
     assert seen == Counter("abc")
-
-
-@pytest.mark.parametrize("mixed", [False, True])
-def test_batches_hold_every_row_once_within_the_limit_and_the_bucket(mixed: bool) -> None:
-    random = np.random.default_rng(1)
-    for tokens in (1, 50, 400, 10_000):
-        lengths = random.integers(1, 120, size=300)
-        batches = list(split(lengths, tokens, mixed=mixed))
-        assert sorted(np.concatenate(batches).tolist()) == list(range(300))
-        for batch in batches:
-            own = lengths[batch]
-            assert len(own) == 1 or own.max() * len(own) <= tokens
-            assert own.max() - own.min() < (BUCKET if mixed else 1)
 
 
 def test_a_gpu_out_of_memory_is_halved_and_said_once() -> None:

@@ -19,7 +19,7 @@ import mbrace
 from mbrace.cli import main
 from mbrace.neural.comet import SHIPPED, Learned
 from mbrace.training import metric as train_metric
-from mbrace.training.metric_data import Judgement, kendall, pearson, read_judgements, unseen
+from mbrace.training.metric_data import kendall, pearson, read_judgements
 from mbrace.training.metric_head import Vectors
 
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
@@ -221,13 +221,3 @@ def test_correlations_by_hand() -> None:
     assert kendall([1, 2, 3], [1, 3, 2]) == pytest.approx(1 / 3)
     assert kendall([1, 1, 2, 3], [1, 2, 2, 3]) == pytest.approx(0.8)
     assert pearson([0, 0, 2, 2], [0, 2, 0, 6]) == pytest.approx(1 / 6**0.5)
-
-
-def test_unseen_leaves_out_references_of_other_pairs() -> None:
-    """A reference of a training row is known, whatever its pair; a string that was a translation there is not."""
-
-    def row(pair: str, translation: str, reference: str) -> Judgement:
-        return Judgement("f", pair, translation, reference, score=0.0, post_edited=False)
-
-    held = [row("de-en", "a", "shared"), row("de-en", "b", "own"), row("de-en", "c", "d")]
-    assert unseen(held, [row("cs-en", "own", "shared"), row("cs-en", "c", "other")]) == held[1:]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mbrace.neural import device
-from mbrace.neural.tokens import TokenBatch, Tokens, batch_end, even_share, packed_end
+from mbrace.neural.tokens import BUCKET, TokenBatch, Tokens, batch_end, packed_end
 
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 
@@ -20,18 +20,20 @@ def test_batches_are_those_of_a_plain_loop(seed: int) -> None:
     generator = random.Random(seed)
     lengths = sorted((generator.randint(1, 40) for _ in range(generator.randint(1, 300))), reverse=True)
     most = generator.choice([1, 30, 100, 1000])
-    half_full = generator.choice([0, most // 2])
+    mixed = generator.choice([False, True])
+    half_full = most / 2 if mixed else 0
     expected, batch = [], [0]
     for index in range(1, len(lengths)):
         longest, tokens = lengths[batch[0]], lengths[batch[0]] * len(batch)
         changes = lengths[index] != lengths[batch[-1]]
-        if tokens + longest > most or (changes and tokens >= half_full):
+        shorter = mixed and lengths[index] <= longest - BUCKET
+        if tokens + longest > most or shorter or (changes and tokens >= half_full):
             expected.append(index)
             batch = []
         batch.append(index)
     array = np.array(lengths)
-    points, found, begin = np.flatnonzero(np.diff(array)) + 1, [], 0
-    while (begin := batch_end(array, points, begin, most=most, half_full=half_full)) < len(lengths):
+    found, begin = [], 0
+    while (begin := batch_end(array, begin, most=most, mixed=mixed)) < len(lengths):
         found.append(begin)
     assert found == expected
 
@@ -78,20 +80,6 @@ def test_auto_is_the_precision_that_a_measurement_finds_faster(monkeypatch: pyte
         monkeypatch.setattr(device, "bfloat16_speedup", lambda speedup=speedup: speedup)
         assert device.choose_dtype("auto", cpu) == expected
     assert device.choose_dtype(None, cpu) == torch.float32
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_batches_of_an_even_share_are_as_few_as_can_be_and_about_equal(seed: int) -> None:
-    generator = np.random.default_rng(seed)
-    lengths = np.sort(generator.integers(1, 40, 500))[::-1]
-    most, begin, sizes = int(generator.integers(200, 12_000)), 0, []
-    while begin < len(lengths):
-        end = packed_end(lengths, begin, most=even_share(lengths[begin:], most))
-        sizes.append(int(lengths[begin:end].sum()))
-        begin = end
-    assert max(sizes) <= most
-    assert len(sizes) <= -(-lengths.sum() // (most - 40))
-    assert max(sizes) - min(sizes) <= 40 * len(sizes)
 
 
 def test_packed_tokens_know_their_strings() -> None:

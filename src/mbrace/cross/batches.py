@@ -2,7 +2,7 @@
 
 A thread tokenises, sorts and joins rows ahead of the device. On a CPU a batch holds rows of one length only, so that a
 row's score has the same bits in any batch (see `neural.encoder`). On a GPU a batch that is not half full is filled with
-shorter rows, but only with rows less than `BUCKET` tokens shorter, so there is little padding.
+shorter rows, but only with rows less than 8 tokens shorter, so there is little padding.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrace.errors import UserError, warn
-from mbrace.neural.device import prefetched, without_cudnn_attention
+from mbrace.errors import warn
+from mbrace.neural.device import in_halves, prefetched, without_cudnn_attention
 from mbrace.neural.encoder import repeats_for_cpu
+from mbrace.neural.tokens import batch_end
 
 EMPTY = 0  # the number of the piece without tokens
 
@@ -118,7 +119,6 @@ def index_in_row(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-BUCKET = 8  # tokens: the lengths of the rows in a batch differ by less than this
 CHUNK = 1 << 17  # rows sorted at a time: limits the memory of a call
 
 
@@ -142,10 +142,9 @@ class Batch:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def part(self, begin: int, end: int) -> Batch:
-        """Some of its rows."""
-        rows = InputRows(self.rows.positions[begin:end], self.rows.pieces[begin:end])
-        return Batch(rows, self.ids[begin:end], self.lengths[begin:end], self.even)
+    def __getitem__(self, part: slice) -> Batch:
+        rows = InputRows(self.rows.positions[part], self.rows.pieces[part])
+        return Batch(rows, self.ids[part], self.lengths[part], self.even)
 
     def repeated(self, times: int) -> Batch:
         """The batch several times over."""
@@ -208,24 +207,17 @@ class BatchStream:
 
     def _outputs(self, batch: Batch, forward: Forward) -> Iterator[tuple[InputRows, tuple[Tensor, ...]]]:
         """The outputs of one batch; in halves if the GPU is out of memory."""
-        try:
-            outputs = self._forward(batch, forward)
-        except torch.cuda.OutOfMemoryError:
-            if len(batch) == 1:
-                message = f"the GPU is out of memory for one input of {batch.ids.shape[1]} tokens; use the CPU"
-                raise UserError(message) from None
-            outputs = None
-        if outputs is not None:
-            yield batch.rows, outputs
-            return
-        torch.cuda.empty_cache()
-        half = len(batch) // 2
-        self.batch_tokens = min(self.batch_tokens, half * batch.ids.shape[1])
-        if not self._warned_of_memory:
-            self._warned_of_memory = True
-            warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
-        yield from self._outputs(batch.part(0, half), forward)
-        yield from self._outputs(batch.part(half, len(batch)), forward)
+
+        def smaller(half: Batch) -> None:
+            self.batch_tokens = min(self.batch_tokens, half.ids.numel())
+            if not self._warned_of_memory:
+                self._warned_of_memory = True
+                warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
+
+        def work(part: Batch) -> tuple[InputRows, tuple[Tensor, ...]]:
+            return part.rows, self._forward(part, forward)
+
+        yield from in_halves(work, batch, f"one input of {batch.ids.shape[1]} tokens", smaller)
 
     def _forward(self, batch: Batch, forward: Forward) -> tuple[Tensor, ...]:
         count = len(batch)
@@ -240,23 +232,10 @@ class BatchStream:
 
 
 def split(lengths: NDArray[np.int64], batch_tokens: int, *, mixed: bool) -> Iterator[NDArray[np.int64]]:
-    """Indexes of rows in batches of at most `batch_tokens` padded tokens (one row at least), longest first.
-
-    A batch ends where the length changes; if `mixed`, only when it is half full or the next row is `BUCKET` tokens
-    shorter than its longest.
-    """
+    """Indexes of rows in batches of at most `batch_tokens` padded tokens (see `batch_end`), longest first."""
     order = np.argsort(-lengths, kind="stable")
-    descending = lengths[order]
-    falling = -descending  # ascending, for searchsorted
-    ends = np.append(np.flatnonzero(np.diff(descending)) + 1, len(lengths))  # where a run of one length ends
-    begin = 0
+    descending, begin = lengths[order], 0
     while begin < len(order):
-        longest = max(1, int(descending[begin]))
-        room = max(1, batch_tokens // longest)
-        least = max(1, -(-batch_tokens // (2 * longest))) if mixed else 1
-        end = int(ends[np.searchsorted(ends, min(begin + least, len(order)))])  # of the run that fills it
-        if mixed:
-            end = min(end, int(np.searchsorted(falling, BUCKET - longest)))
-        end = min(end, begin + room)
+        end = batch_end(descending, begin, most=batch_tokens, mixed=mixed)
         yield order[begin:end]
         begin = end

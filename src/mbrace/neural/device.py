@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -150,6 +150,23 @@ def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Non
     device = arguments[0].device
     with contextlib.nullcontext() if device.type == "cpu" else torch.cuda.device(device):
         kernel[(programs,)](*arguments, **constants)
+
+
+def in_halves(work: Callable[[Any], Item], rows: Any, one: str, smaller: Callable[[Any], None]) -> list[Item]:
+    """What `work` makes of rows, which can be sliced: in halves, and halves of these, where a GPU is out of memory.
+
+    `smaller` is called with the half that is tried next; `one` names a single row in the error if even that is too much.
+    """
+    torch = require("torch", extra="neural")
+    try:
+        return [work(rows)]
+    except torch.cuda.OutOfMemoryError:
+        if len(rows) <= 1:
+            raise UserError(f"the GPU is out of memory for {one}; use the CPU") from None
+    torch.cuda.empty_cache()
+    halves = rows[: len(rows) // 2], rows[len(rows) // 2 :]
+    smaller(halves[0])
+    return [found for half in halves for found in in_halves(work, half, one, smaller)]
 
 
 def prefetched(items: Iterable[Item], *, most: int = 4) -> Generator[Item]:

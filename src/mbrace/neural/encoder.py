@@ -21,8 +21,8 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrace.errors import UserError, warn
-from mbrace.neural.device import without_cudnn_attention
+from mbrace.errors import warn
+from mbrace.neural.device import in_halves, without_cudnn_attention
 from mbrace.neural.packed import PackedNetwork, packed_network
 from mbrace.neural.tokens import (
     TokenBatch,
@@ -30,7 +30,6 @@ from mbrace.neural.tokens import (
     WordTokenizer,
     batch_end,
     copy_to_device,
-    even_share,
     packed_end,
     valid_unicode,
     whole_texts,
@@ -129,9 +128,8 @@ def _moments(state: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
 
 # Rows per thread. With fewer than about 4 a CPU computes matrix products in another way, which rounds differently.
 FEWEST_ROWS = 8
-_FIRST_TOKENISED, _TOKENISED = 2048, 16384  # strings tokenised at a time: in the first chunk for a GPU, and at most
+_TOKENISED = {"cpu": 16384, "cuda": 4096}  # strings at a time: a GPU need not wait long for the first ones
 _MOST_LENGTHS = 8  # in a batch on a GPU, beyond which they are averaged in one call, not in one call per length
-_PACKED_TOKENISED = 4096  # at most, where strings are packed: larger chunks would not save padding, as there is none
 
 
 class Encoder:
@@ -215,16 +213,12 @@ class Encoder:
     def _tokenised(self, texts: Sequence[str]) -> Iterator[tuple[NDArray[np.int64], Tokens]]:
         """Chunks of texts, those with the most characters first: their indices and their tokens.
 
-        For a GPU, a thread tokenises the next chunk, of shorter texts, while the GPU works on the current one; the
-        first chunks are small, so that the GPU need not wait long. On a CPU a thread would only take cores away from
-        the network.
+        For a GPU, a thread tokenises the next chunk, of shorter texts, while the GPU works on the current one. On a CPU
+        a thread would only take cores away from the network.
         """
         order = np.argsort(-np.fromiter(map(len, texts), np.int64, len(texts)), kind="stable")
-        size, begin, chunks = _FIRST_TOKENISED if self.pads else _TOKENISED, 0, []
-        most = _PACKED_TOKENISED if self.pads and self._packed is not None else _TOKENISED
-        while begin < len(order):
-            chunks.append(order[begin : begin + size])
-            begin, size = begin + size, min(2 * size, most)
+        size = _TOKENISED["cuda" if self.pads else "cpu"]
+        chunks = [order[begin : begin + size] for begin in range(0, len(order), size)]
 
         def tokenise(chunk: NDArray[np.int64]) -> Tokens:
             return self.tokenize([texts[index] for index in chunk.tolist()])
@@ -239,37 +233,29 @@ class Encoder:
         """Batches of at most `batch_tokens` tokens, padding included, longest first.
 
         Unless strings are packed, a batch ends early where the length changes: always on a CPU, on a GPU once it is
-        half full. Where strings are packed on a GPU, batches are about equal: a small one would keep it less busy.
+        half full.
         """
-        lengths, changes = strings.host_lengths, strings.changes
-        begin = 0
+        lengths, begin = strings.host_lengths, 0
         while begin < len(lengths):
             if self._packed is not None:
-                share = even_share(lengths[begin:], self.batch_tokens) if self.pads else self.batch_tokens
-                end = packed_end(lengths, begin, most=share)
+                end = packed_end(lengths, begin, most=self.batch_tokens)
             else:
-                half_full = self.batch_tokens // 2 if self.pads else 0
-                end = batch_end(lengths, changes, begin, most=self.batch_tokens, half_full=half_full)
+                end = batch_end(lengths, begin, most=self.batch_tokens, mixed=self.pads)
             yield strings[begin:end]
             begin = end
 
     def _vectors(self, rows: TokenBatch) -> Tensor:
         """The vectors of one batch; in halves if the GPU is out of memory."""
-        try:
-            return self._forward(rows)
-        except torch.cuda.OutOfMemoryError:
-            if len(rows) == 1:
-                message = f"the GPU is out of memory for one string of {rows.longest} tokens; use the CPU"
-                raise UserError(message) from None
-        torch.cuda.empty_cache()
-        half = len(rows) // 2
-        # The size tried next, not half the old limit: if both halves fail, each would halve the limit again.
-        tried_next = rows[:half].count if self._packed is not None else half * rows.longest
-        self.batch_tokens = min(self.batch_tokens, max(1, tried_next))
-        if not self._warned_of_memory:
-            self._warned_of_memory = True
-            warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
-        return torch.cat([self._vectors(rows[:half]), self._vectors(rows[half:])])
+
+        def smaller(half: TokenBatch) -> None:
+            # The size tried next, not half the old limit: if both halves fail, each would halve the limit again.
+            tokens = half.count if self._packed is not None else len(half) * half.longest
+            self.batch_tokens = min(self.batch_tokens, max(1, tokens))
+            if not self._warned_of_memory:
+                self._warned_of_memory = True
+                warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
+
+        return torch.cat(in_halves(self._forward, rows, f"one string of {rows.longest} tokens", smaller))
 
     def _forward(self, rows: TokenBatch) -> Tensor:
         """Vectors of one batch of token ids, (rows, units)."""

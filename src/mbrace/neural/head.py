@@ -7,6 +7,7 @@ hypothesis, a part per reference, and a part per pair that needs h*r and |h-r| o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mbrace.errors import UserError, warn
-from mbrace.neural.device import first_line
+from mbrace.neural.device import first_line, in_halves
 from mbrace.neural.encoder import repeats_for_cpu
 
 # Bytes of the pairs scored at a time: a CPU is fastest with what fits its cache; a GPU needs large products.
@@ -190,29 +191,20 @@ class Estimator(FeedForward):
 
     def _score(self, vectors: PairVectors, rows: Tensor, columns: Tensor) -> Tensor:
         """Scores (pairs,) of these rows and columns, in pieces of about the same size that fit memory: a small last one
-        would cost as much as a large one."""
-        scores = torch.empty(len(rows), device=rows.device, dtype=torch.float32)
-        pieces = -(-len(rows) // self._piece(vectors.references))
-        for piece in range(pieces):
-            begin, end = (len(rows) * part // pieces for part in (piece, piece + 1))
-            self._score_piece(vectors, rows[begin:end], columns[begin:end], scores[begin:end])
-        return scores
+        would cost as much as a large one. In halves if the GPU is out of memory."""
 
-    def _score_piece(self, vectors: PairVectors, rows: Tensor, columns: Tensor, scores: Tensor) -> None:
-        """Scores of some pairs, put into `scores`; in halves if the GPU is out of memory."""
-        try:
-            scores[:] = self.pairs(vectors, rows, columns)
-            return
-        except torch.cuda.OutOfMemoryError:
-            if len(rows) <= _FEWEST_PAIRS:
-                raise UserError(f"the GPU is out of memory for {len(rows)} pairs; use the CPU") from None
-        torch.cuda.empty_cache()
-        if not self._bytes:
-            warn("the GPU is out of memory: the head goes on with fewer pairs at a time")
-        half, width = len(rows) // 2, self._width * vectors.references.element_size()
-        self._bytes = max(_FEWEST_PAIRS, half) * width
-        self._score_piece(vectors, rows[:half], columns[:half], scores[:half])
-        self._score_piece(vectors, rows[half:], columns[half:], scores[half:])
+        def score(part: range) -> Tensor:
+            return self.pairs(vectors, rows[part.start : part.stop], columns[part.start : part.stop])
+
+        def smaller(half: range) -> None:
+            if not self._bytes:
+                warn("the GPU is out of memory: the head goes on with fewer pairs at a time")
+            self._bytes = max(_FEWEST_PAIRS, len(half)) * self._width * vectors.references.element_size()
+
+        pieces = max(1, -(-len(rows) // self._piece(vectors.references)))
+        ends = [len(rows) * piece // pieces for piece in range(pieces + 1)]
+        parts = [in_halves(score, range(*both), "one pair", smaller) for both in itertools.pairwise(ends)]
+        return torch.cat([scores for part in parts for scores in part])
 
     def pairs(self, vectors: PairVectors, rows: Tensor, columns: Tensor) -> Tensor:
         """Scores (pairs,) of these rows and columns."""

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrace.errors import UserError
+from mbrace.neural.device import in_halves
 from mbrace.neural.encoder import Encoder, Readout
 from mbrace.neural.head import linear, to_device
 from mbrace.neural.scorer import GrowingRows
@@ -159,18 +159,16 @@ def _alike(bank: TokenBank, numbers: NDArray[np.int64]) -> Iterator[tuple[NDArra
 def _best(vectors: Tensor, others: Tensor, shapes: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
     """The largest cosines of each token: (hypotheses, length, references) over the tokens of each reference, and
     (hypotheses, tokens of all references) over those of each hypothesis. In halves if the GPU is out of memory."""
-    count, length, _ = vectors.shape
-    try:
-        cosines = linear(vectors.flatten(0, 1), others)
+
+    def best(part: Tensor) -> tuple[Tensor, Tensor]:
+        count, length, _ = part.shape
+        cosines = linear(part.flatten(0, 1), others)
         parts = torch.split(cosines, [strings * tokens for strings, tokens in shapes], dim=1)
-        over = [part.view(len(part), *shape).amax(dim=2) for part, shape in zip(parts, shapes, strict=True)]
+        over = [each.view(len(each), *shape).amax(dim=2) for each, shape in zip(parts, shapes, strict=True)]
         return torch.cat(over, dim=1).view(count, length, -1), cosines.view(count, length, -1).amax(dim=1)
-    except torch.cuda.OutOfMemoryError:
-        if count == 1:
-            raise UserError("the GPU is out of memory for one hypothesis of BERTScore; use the CPU") from None
-    torch.cuda.empty_cache()
-    halves = [_best(half, others, shapes) for half in (vectors[: count // 2], vectors[count // 2 :])]
-    return torch.cat([half[0] for half in halves]), torch.cat([half[1] for half in halves])
+
+    found = in_halves(best, vectors, "one hypothesis of BERTScore", lambda half: None)
+    return torch.cat([each[0] for each in found]), torch.cat([each[1] for each in found])
 
 
 def _weighted(best: Tensor, weights: Tensor) -> Tensor:

@@ -157,16 +157,22 @@ class TokenBatch:
         return ids.masked_fill_(~self.attended(), self.pad)
 
 
-def batch_end(lengths: NDArray[np.int64], changes: NDArray[np.int64], begin: int, *, most: int, half_full: int) -> int:
-    """The end of the batch of strings that starts at `begin`; `lengths` are descending and change at `changes`.
+BUCKET = 8  # tokens: the lengths of the strings in a padded batch differ by less than this
 
-    The batch has at most `most` padded tokens (a single string may have more), and ends early where the length changes
-    once it has `half_full` tokens.
+
+def batch_end(lengths: NDArray[np.int64], begin: int, *, most: int, mixed: bool) -> int:
+    """The end of the batch of strings that starts at `begin`; `lengths` are descending.
+
+    The batch has at most `most` padded tokens (a single string may have more). It ends where the length changes; if
+    `mixed`, only when it is half full or the next string is `BUCKET` tokens shorter than its longest.
     """
     longest = max(1, int(lengths[begin]))
     end = min(len(lengths), begin + max(1, most // longest))
-    later = np.searchsorted(changes, begin + max(1, -(-half_full // longest)))
-    return min(end, int(changes[later])) if later < len(changes) else end
+    least = min(begin + max(1, -(-most // (2 * longest))), len(lengths)) if mixed else begin + 1
+    falling = -lengths[begin:end]  # ascending, for searchsorted
+    same = begin + int(np.searchsorted(falling, -lengths[least - 1], side="right"))
+    near = begin + int(np.searchsorted(falling, BUCKET - longest))
+    return min(same, near) if mixed else same
 
 
 def packed_end(lengths: NDArray[np.int64], begin: int, *, most: int) -> int:
@@ -174,13 +180,6 @@ def packed_end(lengths: NDArray[np.int64], begin: int, *, most: int) -> int:
     more)."""
     tokens = lengths[begin : begin + most].cumsum()
     return begin + max(1, int(np.searchsorted(tokens, most, side="right")))
-
-
-def even_share(lengths: NDArray[np.int64], most: int) -> int:
-    """Tokens for the next of several batches, at most `most`, if all are to be about equal."""
-    tokens = int(lengths.sum())
-    share = -(-tokens // max(1, -(-tokens // most)))
-    return min(most, share + int(lengths[0]))  # with room for a whole string: or there would be one batch more
 
 
 def valid_unicode(texts: Iterable[str]) -> list[str]:

@@ -87,26 +87,9 @@ def _standardised(rows: Sequence[Judgement]) -> list[Judgement]:
     return found
 
 
-def unseen(rows: Sequence[Judgement], trained: Sequence[Judgement]) -> list[Judgement]:
-    """The rows whose reference is in no training row of any language pair: pairs of a test set share sentences."""
-    references = {row.reference for row in trained}
-    return [row for row in rows if row.reference not in references]
-
-
 def pearson(left: Sequence[float] | NDArray[np.floating], right: Sequence[float] | NDArray[np.floating]) -> float:
     """Pearson's correlation."""
     return float(np.corrcoef(left, right)[0, 1])
-
-
-def spearman(left: Sequence[float] | NDArray[np.floating], right: Sequence[float] | NDArray[np.floating]) -> float:
-    """Spearman's correlation: Pearson's of the ranks, where equal values share the mean of theirs."""
-    return pearson(_ranks(left), _ranks(right))
-
-
-def _ranks(values: Sequence[float] | NDArray[np.floating]) -> NDArray[np.float64]:
-    _, indices, counts = np.unique(np.asarray(values, float), return_inverse=True, return_counts=True)
-    ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[indices]
-    return ranks
 
 
 def kendall(left: Sequence[float] | NDArray[np.floating], right: Sequence[float] | NDArray[np.floating]) -> float:
