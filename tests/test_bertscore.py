@@ -13,7 +13,7 @@ import torch
 
 import mbrace
 from mbrace.neural import matching
-from mbrace.neural.bertscore import BERTScore, known_layer, read_baseline
+from mbrace.neural.bertscore import BERTScore, known_layer
 from mbrace.utility import Ask, Sentence
 
 ORACLE = Path(__file__).parent / "oracle"
@@ -25,29 +25,25 @@ torch.set_num_threads(1)  # tests run beside each other: more threads than cores
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 SCORES = json.loads((ORACLE / "scores_encoders.json").read_text())
 HYPOTHESES, REFERENCES, LAYER = tiny_encoders.HYPOTHESES, tiny_encoders.REFERENCES, tiny_encoders.LAYER
-
-
-def options(name: str, folder: Path) -> dict[str, Any]:
-    (folder / "baselines.tsv").write_text(tiny_encoders.BASELINES)
-    return {"plain": {}, "idf": {"idf": tiny_encoders.TEXTS}, "rescaled": {"baseline": folder / "baselines.tsv"}}[name]
+OPTIONS: dict[str, dict[str, Any]] = {"plain": {}, "idf": {"idf": tiny_encoders.TEXTS}}
 
 
 @pytest.mark.parametrize("measure", ["precision", "recall", "f1"])
-@pytest.mark.parametrize("name", ["plain", "idf", "rescaled"])
+@pytest.mark.parametrize("name", ["plain", "idf"])
 @pytest.mark.parametrize("kind", tiny_encoders.KINDS)
 def test_scores_are_the_original_packages(kind: str, name: str, measure: str, tmp_path: Path) -> None:
     made = tiny_encoders.make(tmp_path, kind)
-    score = BERTScore(made, layer=LAYER, measure=measure, device="cpu", **options(name, tmp_path))
+    score = BERTScore(made, layer=LAYER, measure=measure, device="cpu", **OPTIONS[name])
     want = SCORES["bertscore"][f"{kind} {name}"][measure]
     np.testing.assert_allclose(score.pairs(HYPOTHESES, REFERENCES), want, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
-@pytest.mark.parametrize("name", ["plain", "idf", "rescaled"])
+@pytest.mark.parametrize("name", ["plain", "idf"])
 @pytest.mark.parametrize("kind", tiny_encoders.KINDS)
 def test_a_race_scores_as_the_original_package(kind: str, name: str, device: str, tmp_path: Path) -> None:
     made = tiny_encoders.make(tmp_path, kind)
-    score = BERTScore(made, layer=LAYER, device=device, dtype="float32", **options(name, tmp_path))
+    score = BERTScore(made, layer=LAYER, device=device, dtype="float32", **OPTIONS[name])
     scorer = score.start([Sentence(0, None, HYPOTHESES), Sentence(1, None, REFERENCES)])
     everything = np.arange(len(HYPOTHESES))
     tables = scorer.score([Ask(0, everything, REFERENCES), Ask(1, everything[1:3], HYPOTHESES)])
@@ -148,21 +144,6 @@ def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:
     state.write_bytes(state.read_bytes()[:1000])
     with pytest.raises(mbrace.UserError, match="bert: cannot be read as a transformer"):
         BERTScore(made, layer=1, device="cpu")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("LAYER,P,R,F\n0,0.1,0.2,0.3\n", "has no baseline for layer 2"),
-        ("LAYER,P,R\n2,0.1,0.2\n", "cannot be read as baselines .LAYER,P,R,F.: KeyError"),
-        ("LAYER,P,R,F\n2,0.1,0.2,much\n", "cannot be read as baselines .*much"),
-        ("LAYER,P,R,F\n2,0.1,0.2,1\n", "layer 2: F 1.0: must be below 1"),
-    ],
-)
-def test_a_broken_file_of_baselines_is_named(content: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "b.tsv").write_text(content)
-    with pytest.raises(mbrace.UserError, match=f"b.tsv: {message}"):
-        read_baseline(tmp_path / "b.tsv", 2, "F")
 
 
 def test_idf_from_a_file_is_that_of_its_lines(tmp_path: Path) -> None:

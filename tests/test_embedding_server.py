@@ -75,8 +75,10 @@ def test_kept_embeddings_are_not_asked_for_again(server: Server, tmp_path: Path)
         [{"index": 1, "embedding": [1.0]}],
         [{"index": 0, "embedding": []}],
         [{"index": 0, "embedding": [float("nan")]}],
+        [{"index": 0, "embedding": [1e39]}],  # beyond float32
     ],
 )
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_an_answer_without_the_embeddings_is_refused(server: Server, data: Any) -> None:
     server.reply = lambda body: {"data": data}
     with pytest.raises(mbrace.UserError, match="gave up after 2 tries; the last: an answer that cannot be read"):

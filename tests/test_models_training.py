@@ -369,7 +369,7 @@ def test_origins_choose_rows_of_a_tsv(tmp_path: Path) -> None:
 def test_batches_hold_every_pair_once_and_keep_to_the_budget() -> None:
     import numpy as np
 
-    from mbrace.training.batches import Corpus
+    from mbrace.training.loop import Corpus
 
     rng = np.random.default_rng(0)
     sides = [[np.arange(n, dtype=np.uint16) for n in rng.integers(1, 60, 500)] for _ in range(2)]

@@ -20,7 +20,7 @@ from mbrace.metrics.chrf import ChrF
 from mbrace.models import gpu, search
 from mbrace.models.beam_search import BeamOutputs, Beams
 from mbrace.models.hypotheses import live_candidates
-from mbrace.models.next_ids import Truncation
+from mbrace.models.next_ids import Drawing, DrawOptions
 from mbrace.models.sampling import EncodedSources, ModelSampler
 from mbrace.models.tokenizers import Codec, texts_of
 from mbrace.neural.device import choose_device, without_cudnn_attention
@@ -88,62 +88,34 @@ class LiveModel:
         sources: Sequence[str],
         n: int,
         *,
-        epsilon: float | None = 0.02,
-        temperature: float = 1.0,
-        seed: int = 0,
         first: int = 0,
         ids: Sequence[str | int] | None = None,
-        top_p: float | None = None,
-        top_k: int | None = None,
-        min_p: float | None = None,
-        max_length: int | None = None,
-        sampling: str = "independent",
+        **options: Unpack[DrawOptions],
     ) -> list[Draws]:
         """Draws number first .. first + n - 1 of each source, with their log-probabilities under the full model.
 
         A draw depends only on (seed, id of the sentence, number of the draw); ids are 0, 1, ... unless given.
-        `epsilon=None` samples from the model itself (ancestral sampling). `sampling="arithmetic"` spreads the draws of
-        a source evenly over the model's distribution (Vilnis et al. 2023): each alone is drawn as before, but fewer of
-        them give as good an estimate.
+        `epsilon` (0.02) drops ids that are less probable; `epsilon=None` samples from the model itself (ancestral
+        sampling). `sampling="arithmetic"` spreads the draws of a source evenly over the model's distribution (Vilnis et
+        al. 2023): each alone is drawn as before, but fewer of them give as good an estimate.
         """
-        truncation = Truncation(epsilon, temperature, top_k, top_p, min_p)
-        names = ids_of(sources, ids)
+        drawing, names = Drawing.of(**options), ids_of(sources, ids)
         if n < 0 or first < 0:
             raise UserError(f"n {n}, first {first}: must be 0 or more")
-        arithmetic = is_arithmetic(sampling)
-        encoded = EncodedSources(self, list(sources), names, truncation, seed, max_length, arithmetic=arithmetic)
-        return encoded.draw([Want(i, first, n) for i in range(len(sources))])
+        return EncodedSources(self, list(sources), names, drawing).draw(
+            [Want(i, first, n) for i in range(len(sources))]
+        )
 
     def sampler(
-        self,
-        *,
-        epsilon: float | None = 0.02,
-        temperature: float = 1.0,
-        seed: int = 0,
-        ahead: int | Sequence[int] = 0,
-        weighted: bool = False,
-        top_p: float | None = None,
-        top_k: int | None = None,
-        min_p: float | None = None,
-        max_length: int | None = None,
-        sampling: str = "independent",
+        self, *, ahead: int | Sequence[int] = 0, weighted: bool = False, **options: Unpack[DrawOptions]
     ) -> ModelSampler:
-        """A live source of pseudo-references for `decode_corpus`.
+        """A live source of pseudo-references for `decode_corpus`; options are those of `sample`.
 
         They are drawn step by step while a race is open or, with `ahead`, that many at once; several growing numbers
         are the ends of blocks that are drawn at once when a race gets there. `weighted` gives their log-probabilities
-        to the race, which then weights them by the model (Jinnai et al., 2024). `sampling` as for `sample`.
+        to the race, which then weights them by the model (Jinnai et al., 2024).
         """
-        truncation = Truncation(epsilon, temperature, top_k, top_p, min_p)
-        return ModelSampler(
-            self,
-            truncation,
-            seed=seed,
-            ahead=ahead,
-            weighted=weighted,
-            max_length=max_length,
-            arithmetic=is_arithmetic(sampling),
-        )
+        return ModelSampler(self, Drawing.of(**options), ahead=ahead, weighted=weighted)
 
     def translate(
         self,
@@ -232,10 +204,3 @@ class LiveModel:
 def device_for(device: str | None, model: Any) -> Any:
     """The torch device asked for; by default where a model object is, and for a model by name a GPU if there is one."""
     return choose_device(device) if device is not None or isinstance(model, str | Path) else model.device
-
-
-def is_arithmetic(sampling: str) -> bool:
-    """Whether draws are spread evenly (see `LiveModel.sample`)."""
-    if sampling not in ("independent", "arithmetic"):
-        raise UserError(f"sampling {sampling!r}: unknown; choose independent or arithmetic")
-    return sampling == "arithmetic"

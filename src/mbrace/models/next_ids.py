@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
 
-from mbrace.errors import SettingError
+from mbrace.errors import SettingError, UserError
 from mbrace.models import gpu
 from mbrace.records import digest
 
@@ -59,6 +59,44 @@ class Truncation:
         if self.min_p:
             p = torch.where(p >= self.min_p * best, p, 0.0)
         return p
+
+
+class DrawOptions(TypedDict, total=False):
+    """The options of a model's `sample` and `sampler`; `epsilon=None` samples from the model itself."""
+
+    epsilon: float | None
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    seed: int
+    max_length: int | None
+    sampling: str
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How outputs are drawn: which ids may be, by which random numbers, and how many ids at most."""
+
+    truncation: Truncation
+    seed: int = 0
+    max_length: int | None = None
+    arithmetic: bool = False  # whether the draws of a source are spread evenly (see `ArithmeticUniforms`)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        seed: int = 0,
+        max_length: int | None = None,
+        sampling: str = "independent",
+        epsilon: float | None = 0.02,
+        **truncation: Any,
+    ) -> Drawing:
+        """From `DrawOptions`."""
+        if sampling not in ("independent", "arithmetic"):
+            raise UserError(f"sampling {sampling!r}: unknown; choose independent or arithmetic")
+        return cls(Truncation(epsilon, **truncation), seed, max_length, sampling == "arithmetic")
 
 
 class ChosenIds(NamedTuple):

@@ -14,8 +14,8 @@ from torch import Tensor
 from mbrace.models import gpu
 from mbrace.models.next_ids import (
     ArithmeticUniforms,
+    Drawing,
     IndependentUniforms,
-    Truncation,
     kept_rows,
     next_ids,
     sentence_key,
@@ -47,15 +47,11 @@ def sample(
     *,
     start: int,
     ends: tuple[int, ...],
-    truncation: Truncation,
-    arithmetic: bool = False,
+    drawing: Drawing,
 ) -> Sequences:
-    """max(counts) rows per source (empty beyond its own count) and log-probabilities under the full model.
-
-    `arithmetic` spreads the draws of a source evenly over the model's distribution (see `ArithmeticUniforms`).
-    """
+    """max(counts) rows per source (empty beyond its own count) and log-probabilities under the full model."""
     with gpu.startup_lock(wanted.keys.device) as startup:
-        search = _Sampling(decoder, memory, wanted, start, ends, truncation, arithmetic)
+        search = _Sampling(decoder, memory, wanted, start, ends, drawing)
         search.run(int(wanted.limits.max()), startup)
     return Sequences(search.out[:-1], search.scores[:-1])
 
@@ -68,8 +64,7 @@ class _Sampling(Search):
         wanted: WantedDraws,
         start: int,
         ends: tuple[int, ...],
-        truncation: Truncation,
-        arithmetic: bool,
+        drawing: Drawing,
     ) -> None:
         keys, limits = wanted.keys, wanted.limits
         self.sources = sources = len(keys)
@@ -77,7 +72,7 @@ class _Sampling(Search):
         total, device = sources * width, keys.device
         super().__init__(device, total)
         numbers = torch.arange(width, device=device)
-        kind = ArithmeticUniforms if arithmetic else IndependentUniforms
+        kind = ArithmeticUniforms if drawing.arithmetic else IndependentUniforms
         self.random = kind(keys[:, None], wanted.first[:, None] + numbers)
         self.alive = (numbers < wanted.counts[:, None]).flatten()
         self.last_left = total  # rows that were alive at the last look
@@ -89,7 +84,7 @@ class _Sampling(Search):
         self.out = torch.full((total + 1, int(limits.max())), -1, dtype=torch.int32, device=device)
         self.scores = torch.zeros(total + 1, dtype=torch.float32, device=device)
         self.state, self.ids = decoder.start(memory, width), torch.full((total,), start, device=device)
-        self.ends, self.truncation = ends, truncation
+        self.ends, self.truncation = ends, drawing.truncation
 
     def step(self) -> None:
         """Draw the next id of every row."""
@@ -135,17 +130,12 @@ class EncodedSources:
         model: LiveModel,
         sources: Sequence[str],
         ids: Sequence[str | int],
-        truncation: Truncation,
-        seed: int,
-        max_length: int | None,
-        *,
-        arithmetic: bool = False,
+        drawing: Drawing,
     ) -> None:
-        self._model, self._truncation, self._max_length = model, truncation, max_length
-        self._arithmetic = arithmetic
+        self._model, self._drawing = model, drawing
         self._rows = model.codec.encode(sources)
         self._blank = [not source.strip() for source in sources]
-        self._keys = [sentence_key(seed, name) for name in ids]
+        self._keys = [sentence_key(drawing.seed, name) for name in ids]
         self._memories: list[Any] = []  # of the sources that were encoded together
         self._places: dict[int, tuple[int, int]] = {}  # of each source: its memory, and its row there
 
@@ -209,15 +199,14 @@ class EncodedSources:
         memory = self._memory([want.sentence for want in wants])
         numbers = [[self._keys[want.sentence], want.first, want.count] for want in wants]
         keys, first, counts = torch.tensor(numbers, device=device).unbind(1)
-        limits = model.lengths([self._rows[want.sentence] for want in wants], self._max_length)
+        limits = model.lengths([self._rows[want.sentence] for want in wants], self._drawing.max_length)
         return sample(
             model.decoder,
             memory,
             WantedDraws(keys, first, counts, limits),
             start=model.start,
             ends=model.ends,
-            truncation=self._truncation,
-            arithmetic=self._arithmetic,
+            drawing=self._drawing,
         )
 
 
@@ -240,17 +229,12 @@ class ModelSampler:
     def __init__(
         self,
         model: LiveModel,
-        truncation: Truncation,
+        drawing: Drawing,
         *,
-        seed: int,
         ahead: int | Sequence[int],
         weighted: bool,
-        max_length: int | None,
-        arithmetic: bool = False,
     ) -> None:
-        self._model, self._truncation, self._seed, self._max_length = model, truncation, seed, max_length
-        self._arithmetic = arithmetic
-        self.weighted = weighted
+        self._model, self._drawing, self.weighted = model, drawing, weighted
         self.blocks = (ahead,) if isinstance(ahead, int) else tuple(ahead)  # draws are made up to the next of these
         self.drawn = 0  # pseudo-references drawn so far
         self._begun: _Begun | None = None
@@ -277,9 +261,7 @@ class ModelSampler:
         return _ModelDrawer(self, begun.encoded, indices, begun)
 
     def _encoded(self, sources: Sequence[str], ids: Sequence[str | int]) -> EncodedSources:
-        return EncodedSources(
-            self._model, sources, ids, self._truncation, self._seed, self._max_length, arithmetic=self._arithmetic
-        )
+        return EncodedSources(self._model, sources, ids, self._drawing)
 
 
 class _Begun:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import time
 from collections import Counter
@@ -67,7 +66,7 @@ def known_layer(name: str) -> int | None:
     return LAYERS.get(bare)
 
 
-MEASURES = {"precision": "P", "recall": "R", "f1": "F"}  # the measures, and their columns in a file of baselines
+MEASURES = ("precision", "recall", "f1")
 _LEADING_SPACE = ("RobertaTokenizer", "GPT2Tokenizer")  # bert-score puts a space before a text for these
 _EMPTY = 2  # tokens of an empty text: only the special ones
 
@@ -78,8 +77,7 @@ class BERTScore(Rebuilt):
     `model` is a folder or a hub name of an encoder, and `layer` the layer to read, by default the original's choice for
     well-known hub names. `measure` is f1, precision or recall. `idf` weights tokens by how rare they are in these texts
     (a list, or the path of a file with one text per line; the original uses the references, which a race does not have
-    beforehand). `baseline` is one of bert-score's files of baselines, by which scores are rescaled so that unrelated
-    texts get about 0.
+    beforehand).
     """
 
     needs_source = False
@@ -92,7 +90,6 @@ class BERTScore(Rebuilt):
         layer: int | None = None,
         measure: str = "f1",
         idf: Sequence[str] | str | Path | None = None,
-        baseline: str | Path | None = None,
         **network: Unpack[NetworkOptions],
     ) -> None:
         if measure not in MEASURES:
@@ -111,9 +108,8 @@ class BERTScore(Rebuilt):
         )
         self._unweighted = [tokenizer.sep_token_id, tokenizer.cls_token_id]
         self._idf = None if idf is None else self._count(_texts(idf))
-        self._baseline = None if baseline is None else read_baseline(Path(baseline), chosen_layer, MEASURES[measure])
         options = f"layer:{chosen_layer}|measure:{measure}|idf:{'yes' if self._idf else 'no'}"
-        options += f"|rescaled:{'no' if baseline is None else 'yes'}|encoder:{dtype_name(placement.dtype)}"
+        options += f"|rescaled:no|encoder:{dtype_name(placement.dtype)}"
         self.name = f"bertscore|{pretrained.label(name)}|{options}"
 
     @property
@@ -144,15 +140,14 @@ class BERTScore(Rebuilt):
         return TokenBank(self.encoder, self._weigh)
 
     def score(self, precision: Tensor, recall: Tensor, empty: NDArray[np.bool_]) -> Tensor:
-        """The measure, rescaled. Where a text is `empty`, precision and recall (but not f1) are set to 0 first, as in
+        """The measure. Where a text is `empty`, precision and recall (but not f1) are set to 0 first, as in
         the original."""
         if self._measure == "f1":
             found = 2 * precision * recall / (precision + recall)
         else:
             found = precision if self._measure == "precision" else recall
             found = found.masked_fill(torch.from_numpy(empty).to(found.device), 0.0)
-        found = found.nan_to_num(nan=0.0)  # for a text whose tokens have no weight
-        return found if self._baseline is None else (found - self._baseline) / (1 - self._baseline)
+        return found.nan_to_num(nan=0.0)  # for a text whose tokens have no weight
 
     def _weigh(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
         """The weight of each token of a string; they sum to 1, or are NaN if no token has weight."""
@@ -231,23 +226,3 @@ def _texts(idf: Sequence[str] | str | Path) -> Sequence[str]:
         return Path(idf).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{idf}: cannot be read as text ({error}); give a UTF-8 file of one text per line") from error
-
-
-def read_baseline(file: Path, layer: int, column: str) -> float:
-    """A layer's baseline from one of bert-score's files, whose columns are LAYER,P,R,F."""
-    try:
-        with file.open(encoding="utf-8", newline="") as lines:
-            for row in csv.DictReader(lines):
-                if row.get("LAYER") == str(layer):
-                    value = float(row[column])
-                    if not value < 1:
-                        raise UserError(f"{file}: layer {layer}: {column} {value}: must be below 1")
-                    return value
-    except UserError:
-        raise
-    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
-        raise UserError(
-            f"{file}: cannot be read as baselines (LAYER,P,R,F): {error!r}; "
-            "give a file of bert-score's rescale_baseline folder"
-        ) from error
-    raise UserError(f"{file}: has no baseline for layer {layer} (LAYER,P,R,F); give another layer, or no baseline")

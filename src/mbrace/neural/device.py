@@ -155,7 +155,7 @@ def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Non
 def in_halves(work: Callable[[Any], Item], rows: Any, one: str, smaller: Callable[[Any], None]) -> list[Item]:
     """What `work` makes of rows, which can be sliced: in halves, and halves of these, where a GPU is out of memory.
 
-    `smaller` is called with the half that is tried next; `one` names a single row in the error if even that is too much.
+    `smaller` is called with the half that is tried next; `one` names a single row, in the error if that is too much.
     """
     torch = require("torch", extra="neural")
     try:

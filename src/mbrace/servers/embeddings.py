@@ -133,7 +133,8 @@ def _read(answer: Any, count: int) -> tuple[list[NDArray[np.float32]], Cost]:
         raise UselessError(
             "one vector for each token, not for each text; start the server with pooling (llama.cpp: --pooling mean)"
         )
-    placed = {int(each["index"]): np.array(each["embedding"], dtype="<f4") for each in data}
+    with np.errstate(over="ignore"):  # beyond float32 is infinite, and refused below
+        placed = {int(each["index"]): np.array(each["embedding"], dtype="<f4") for each in data}
     vectors = [placed[index] for index in range(count)]
     if any(vector.ndim != 1 or not len(vector) or not np.isfinite(vector).all() for vector in vectors):
         raise ValueError("an embedding that is not a list of finite numbers")

@@ -22,8 +22,7 @@ from mbrace.io.reading import json_line, parse_json
 from mbrace.io.resume import refuse_other_settings
 from mbrace.models.tokenizers import Vocabulary
 from mbrace.neural.device import choose_device
-from mbrace.training.batches import Corpus
-from mbrace.training.loop import SentencePairs, TrainingRun, print_on_stderr
+from mbrace.training.loop import Corpus, SentencePairs, TrainingRun, print_on_stderr
 from mbrace.training.options import SIZES, TrainingOptions
 
 __all__ = ["TrainingOptions", "train"]
