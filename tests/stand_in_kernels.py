@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from mbrace.models import beam_search, topk
+from mbrace.models import beam_search
 from mbrace.models import next_ids as choice
 
 MOST_PATHS, FEW_ROWS = 1024, 0
@@ -80,20 +80,20 @@ def next_ids(
 
 def chunk_maxima(logits: Tensor, bias: Tensor | None, chunk: int, used: Tensor | None = None) -> tuple[Tensor, Tensor]:
     logprobs = choice.log_probabilities(logits, bias)
-    highest = topk._maxima(logprobs, -(-logits.shape[1] // chunk))
+    highest = beam_search._maxima(logprobs, -(-logits.shape[1] // chunk))
     highest[_count(used, len(logits)) :] = torch.nan
     return highest, -choice._biased(logits, bias).logsumexp(-1)
 
 
 def totals_of_paths(highest: Tensor, scores: Tensor, rows: Tensor) -> Tensor:
     assert 0 <= int(rows.min()) <= int(rows.max()) < len(highest)
-    return topk._of_paths(highest, scores, rows)
+    return beam_search._of_paths(highest, scores, rows)
 
 
 def chunk_totals(
     logits: Tensor, bias: Tensor | None, shifts: Tensor, scores: Tensor, rows: Tensor, chunks: Tensor, chunk: int
 ) -> tuple[Tensor, Tensor]:
-    return topk._chunk_totals(choice.log_probabilities(logits, bias), scores, rows, chunks)
+    return beam_search._chunk_totals(choice.log_probabilities(logits, bias), scores, rows, chunks)
 
 
 def split_extensions(

@@ -16,9 +16,9 @@ import test_models_kv_cache
 import tiny_models
 
 import mbrace
-from mbrace.models import beam_search, gpu, topk
+from mbrace.models import beam_search, gpu
 from mbrace.models import next_ids as choice
-from mbrace.models.topk import best_totals
+from mbrace.models.beam_search import best_totals
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not torch.cuda.is_available():
@@ -90,11 +90,11 @@ def test_the_totals_of_chosen_chunks_are_those_of_all(ids: int) -> None:
     chunks = torch.stack([torch.randperm(paths * parts, device=DEVICE)[:21] for _ in range(sources)])
     for shift in (bias, None):
         of_rows = (logits if shift is None else logits + shift) + shifts[:, None]
-        expected, first = topk._chunk_totals(of_rows, scores, rows, chunks)
+        expected, first = beam_search._chunk_totals(of_rows, scores, rows, chunks)
         values, index = fused.chunk_totals(logits, shift, shifts, scores, rows, chunks, 64)
         assert torch.equal(values, expected)
         assert torch.equal(index, first)
-        assert torch.equal(fused.totals_of_paths(of_rows, scores, rows), topk._of_paths(of_rows, scores, rows))
+        assert torch.equal(fused.totals_of_paths(of_rows, scores, rows), beam_search._of_paths(of_rows, scores, rows))
 
 
 def beams(k: int, ends: tuple[int, ...] = (0,)) -> tuple[Any, Any]:
@@ -288,7 +288,3 @@ def test_whole_searches_are_those_without_kernels(
         assert beams == plain_beams
     for mine, theirs in zip(scores, plain_scores, strict=True):
         assert mine == pytest.approx(theirs, abs=0.02 if low else 1e-4)
-
-
-def test_the_trial_before_the_first_use_succeeds() -> None:
-    assert fused._trial(DEVICE)

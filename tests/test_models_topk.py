@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch")
+from mbrace.models.beam_search import CHUNK, best_totals  # noqa: E402
 from mbrace.models.next_ids import log_probabilities  # noqa: E402
-from mbrace.models.topk import CHUNK, best_totals  # noqa: E402
 
 
 def own_rows(sources: int, width: int) -> torch.Tensor:

@@ -128,7 +128,7 @@ def test_packed_strings_have_the_vectors_of_padded_ones(
         patch.setattr(encoder_module, "packed_network", lambda model: None)
         expected = padded.embed(texts())
     assert len({tuple(row) for row in expected.round(decimals=4).tolist()}) > 18
-    monkeypatch.setitem(encoder_module._TOKENISED, "cuda", 16)
+    monkeypatch.setitem(encoder_module._TOKENISED, "cuda", (8, 16))
     for most_lengths, batch_tokens in ((0, 60), (100, 10_000), (0, 10_000)):
         monkeypatch.setattr(encoder_module, "_MOST_LENGTHS", most_lengths)
         encoder = as_on_a_gpu(tmp_path, kind, readout)

@@ -148,7 +148,7 @@ class EncodedSources:
             if self._blank[want.sentence]:
                 found[i].append((want.first, Draws([""] * want.count, [0.0] * want.count)))
         rows = [self._rows[want.sentence] for _, want in pieces]
-        parts = list(model.parts(rows, [want.count for _, want in pieces], self._max_length))
+        parts = list(model.parts(rows, [want.count for _, want in pieces], self._drawing.max_length))
 
         def search_part(number: int) -> tuple[list[float], torch.Tensor]:
             drawn = self._draw([pieces[p][1] for p in parts[number]])

@@ -9,6 +9,7 @@ so other networks get padded batches there.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -128,7 +129,7 @@ def _moments(state: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
 
 # Rows per thread. With fewer than about 4 a CPU computes matrix products in another way, which rounds differently.
 FEWEST_ROWS = 8
-_TOKENISED = {"cpu": 16384, "cuda": 4096}  # strings at a time: a GPU need not wait long for the first ones
+_TOKENISED = {"cpu": (16384, 16384), "cuda": (2048, 4096)}  # strings tokenised at a time: at first, and then
 _MOST_LENGTHS = 8  # in a batch on a GPU, beyond which they are averaged in one call, not in one call per length
 
 
@@ -213,12 +214,13 @@ class Encoder:
     def _tokenised(self, texts: Sequence[str]) -> Iterator[tuple[NDArray[np.int64], Tokens]]:
         """Chunks of texts, those with the most characters first: their indices and their tokens.
 
-        For a GPU, a thread tokenises the next chunk, of shorter texts, while the GPU works on the current one. On a CPU
-        a thread would only take cores away from the network.
+        For a GPU, a thread tokenises the next chunk, of shorter texts, while the GPU works on the current one; the
+        first one is small, so that the GPU need not wait long. On a CPU a thread would only take cores away.
         """
         order = np.argsort(-np.fromiter(map(len, texts), np.int64, len(texts)), kind="stable")
-        size = _TOKENISED["cuda" if self.pads else "cpu"]
-        chunks = [order[begin : begin + size] for begin in range(0, len(order), size)]
+        first, size = _TOKENISED["cuda" if self.pads else "cpu"]
+        begins = [0, *range(first, len(order), size)]
+        chunks = [order[begin:end] for begin, end in itertools.pairwise([*begins, len(order)])]
 
         def tokenise(chunk: NDArray[np.int64]) -> Tokens:
             return self.tokenize([texts[index] for index in chunk.tolist()])
