@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ import transformers
 import mbrace
 from mbrace.cli import main
 from mbrace.io.texts import read_pairs
-from mbrace.models.marian_network import load_bundled, quantise
+from mbrace.models.marian_network import load_bundled, quantise, read_network
+from mbrace.models.tokenizers import Vocabulary
 from mbrace.training import loop as training_run
 from mbrace.training.train import TrainingOptions, train
 
@@ -215,9 +217,9 @@ def test_an_interrupted_run_is_taken_up_only_with_the_same_options_and_data(
 def test_training_begins_with_the_weights_of_another_model_in_16_bits(folder: Path, tmp_path: Path) -> None:
     half = tmp_path / "half"
     shutil.copytree(folder, half)
+    read_network(folder).save(half, half=True)
     weights = safetensors.load_file(half / "model.safetensors")
-    halved = {name: value.astype(np.float16) for name, value in weights.items()}
-    safetensors.save_file(halved, half / "model.safetensors", metadata={"format": "pt"})
+    assert {value.dtype for value in weights.values()} == {np.dtype(np.float16)}
     before = json.loads((folder / "training.json").read_text())
     options = replace(OPTIONS, initial=str(half), steps=2, warmup=1, rate=1e-5, validate_every=1, chrf_sentences=0)
     valid = sentences(20, 8)
@@ -229,6 +231,25 @@ def test_training_begins_with_the_weights_of_another_model_in_16_bits(folder: Pa
     assert abs(first - trained) < 0.3 < again["history"][0]["valid_loss"] - first
     with pytest.raises(mbrace.UserError, match="half: is of another size or vocabulary"):
         train(sentences(60, 7), valid, tmp_path / "x", replace(options, size="small"))
+
+
+def test_subword_sampling_trains_on_segmentations_that_differ_and_decode_to_the_text(tmp_path: Path) -> None:
+    pairs, seen = sentences(60, 7), set()
+    encode = Vocabulary.encode
+
+    def watched(self: Vocabulary, lines: Sequence[str], **options: Any) -> Any:
+        rows = encode(self, lines, **options)
+        if options.get("sampling"):
+            seen.update(tuple(row.tolist()) for row in rows)
+            assert [self.processor.decode(row.tolist()[:-1]) for row in rows] == list(lines)
+        return rows
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Vocabulary, "encode", watched)
+        options = replace(OPTIONS, subword_sampling=0.1, steps=12, warmup=1, chrf_sentences=0, half=True)
+        assert train(pairs, sentences(20, 8), tmp_path, options) is not None
+    assert len(seen) > 2 * len({text for pair in pairs for text in pair})
+    assert "float16" in (tmp_path / "config.json").read_text()
 
 
 def test_early_stopping_ends_a_run_without_a_budget(tmp_path: Path) -> None:

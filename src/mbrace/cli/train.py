@@ -43,6 +43,12 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     model.add_argument("--dropout", type=float, metavar="P")
     model.add_argument(
+        "--subword-sampling",
+        type=float,
+        metavar="ALPHA",
+        help="random segmentations while training, such as 0.1",
+    )
+    model.add_argument(
         "--initial", metavar="DIR", help="begin with the weights and pieces of this model of the same --size"
     )
     run = parser.add_argument_group("run")
@@ -64,6 +70,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     run.add_argument("--seed", type=seed, default=0, help="random seed (default: 0)")
     run.add_argument("--device", metavar="NAME", help="cuda or cpu")
+    run.add_argument("--half", action="store_true", help="write the weights in 16 bits")
     parser.set_defaults(run=run_train)
 
 

@@ -24,7 +24,7 @@ from mbrace.errors import UserError, require
 from mbrace.io.atomic import give_usual_mode
 from mbrace.models.tokenizers import Vocabulary
 from mbrace.neural import pretrained
-from mbrace.neural.device import without_cudnn_attention
+from mbrace.neural.device import dtype_name, without_cudnn_attention
 
 ACTIVATIONS = {"swish": torch.nn.SiLU, "silu": torch.nn.SiLU, "relu": torch.nn.ReLU, "gelu": torch.nn.GELU}
 SIDES = ("encoder", "decoder")
@@ -145,14 +145,16 @@ class MarianNetwork(torch.nn.Module):
             raise UserError(f"{name}: is of another size or vocabulary ({', '.join(odd[:3])}); give one of the same")
         self.load_state_dict(theirs)
 
-    def save(self, folder: Path) -> None:
-        """Write the files that `AutoModelForSeq2SeqLM.from_pretrained` reads, and `read_network` as well."""
-        about = {"architectures": ["MarianMTModel"], "is_encoder_decoder": True, "dtype": "float32"}
+    def save(self, folder: Path, *, half: bool = False) -> None:
+        """Write the files that `AutoModelForSeq2SeqLM.from_pretrained` reads, and `read_network` as well; with `half`,
+        weights in float16."""
+        dtype = torch.float16 if half else torch.float32
+        about = {"architectures": ["MarianMTModel"], "is_encoder_decoder": True, "dtype": dtype_name(dtype)}
         about |= vars(self.config) | {"bos_token_id": None}
         (folder / "config.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
         generation = vars(self.generation_config) | {"max_length": self.config.max_position_embeddings}
         (folder / "generation_config.json").write_text(json.dumps(generation, indent=1), encoding="utf-8")
-        tensors = {key: weight.contiguous().numpy() for key, weight in self.stored().items()}
+        tensors = {key: weight.to(dtype).contiguous().numpy() for key, weight in self.stored().items()}
         safetensors = require("safetensors.numpy", extra="models")
         safetensors.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         give_usual_mode(folder / "model.safetensors")

@@ -224,9 +224,14 @@ class Vocabulary:
             ) from error
         return Vocabulary(model.getvalue())
 
-    def encode(self, lines: Sequence[str], *, threads: int = 16) -> list[NDArray[np.uint16]]:
-        """The ids of each line, `</s>` last."""
-        ids: list[list[int]] = self.processor.encode(list(lines), out_type=int, num_threads=threads, add_eos=True)
+    def encode(
+        self, lines: Sequence[str], *, threads: int = 16, sampling: float | None = None
+    ) -> list[NDArray[np.uint16]]:
+        """The ids of each line, `</s>` last; with `sampling` (alpha), those of a random segmentation (Kudo, 2018)."""
+        options: dict[str, Any] = {"out_type": int, "num_threads": threads, "add_eos": True}
+        if sampling is not None:
+            options |= {"enable_sampling": True, "nbest_size": -1, "alpha": sampling}
+        ids: list[list[int]] = self.processor.encode(list(lines), **options)
         return [np.asarray(row, dtype=np.uint16) for row in ids]
 
     def save(self, folder: Path) -> None:

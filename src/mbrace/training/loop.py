@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -25,13 +25,15 @@ from mbrace.models.marian_network import forward, read_network
 from mbrace.models.seq2seq import Seq2Seq
 from mbrace.models.tokenizers import Vocabulary
 from mbrace.neural.device import prefetched
-from mbrace.training.options import SIZES, TrainingOptions, new_model
+from mbrace.training.options import POSITIONS, SIZES, TrainingOptions, new_model
 
 SentencePairs = Sequence[tuple[str, str]]
 SAVE_SECONDS = 180.0  # the least time between two saved states
 
 
 Ids = NDArray[np.uint16]
+# Other ids of the pairs with these indices: sources, targets.
+Resample: TypeAlias = Callable[[NDArray[np.int64]], tuple[Sequence[Ids], Sequence[Ids]]]
 
 
 @dataclass(frozen=True)
@@ -39,16 +41,15 @@ class Corpus:
     """Sentence pairs as ids: per side, one flat array and the offsets of its sentences."""
 
     sides: tuple[tuple[Ids, NDArray[np.int64]], tuple[Ids, NDArray[np.int64]]]
+    kept: NDArray[np.int64]  # (pairs,): their indices among those given
 
     @staticmethod
     def of(sources: Sequence[Ids], targets: Sequence[Ids], *, longest: int | None = None) -> Corpus:
         """Drop pairs with a side of more than `longest` ids (the model has no positions for them)."""
-        kept = [
-            (source, target)
-            for source, target in zip(sources, targets, strict=True)
-            if longest is None or max(len(source), len(target)) <= longest
-        ]
-        return Corpus((_flat([source for source, _ in kept]), _flat([target for _, target in kept])))
+        sizes = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
+        kept = [index for index, size in enumerate(sizes) if longest is None or size <= longest]
+        sides = (_flat([side[index] for index in kept]) for side in (sources, targets))
+        return Corpus((next(sides), next(sides)), np.array(kept, dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.sides[0][1]) - 1
@@ -84,9 +85,10 @@ class Corpus:
 
 
 def prefetch(
-    corpus: Corpus, *, tokens: int, pad: int, seed: int, first: int, device: Any
+    corpus: Corpus, *, tokens: int, pad: int, seed: int, first: int, device: Any, resample: Resample | None = None
 ) -> Generator[tuple[Any, Any, int], None, None]:
-    """Padded batches without end, from number `first` of a sequence that depends on `seed` only.
+    """Padded batches without end, from number `first` of a sequence that depends on `seed` only. With `resample`, the
+    pairs of a batch are segmented anew.
 
     A thread pads (and pins) up to 16 batches ahead, so that the training loop never waits for them.
     """
@@ -97,7 +99,13 @@ def prefetch(
         for epoch in itertools.count():
             plan = corpus.plan(tokens, np.random.default_rng([seed, epoch]))
             for batch in plan[max(0, first - number) :]:
-                source, target, count = corpus.padded(batch, pad)
+                part, rows = corpus, batch
+                if resample is not None:  # random segmentations may be too long for the model: those are left out
+                    part = Corpus.of(*resample(corpus.kept[batch]), longest=POSITIONS)
+                    rows = np.arange(len(part))
+                if not len(rows):
+                    continue
+                source, target, count = part.padded(rows, pad)
                 ids = torch.from_numpy(source), torch.from_numpy(target)
                 yield (ids[0].pin_memory(), ids[1].pin_memory(), count) if pin else (*ids, count)
             number += len(plan)
@@ -137,7 +145,9 @@ class TrainingRun:
         device: Any,
         started: float,
         say: Callable[[str], None],
+        resample: Resample | None = None,
     ) -> None:
+        self.resample = resample
         self.vocabulary, self.corpus, self.valid, self.valid_text = vocabulary, corpus, valid, valid_text
         self.out, self.options, self.device, self.started, self.say = out, options, device, started, say
         torch.manual_seed(options.seed)
@@ -193,6 +203,7 @@ class TrainingRun:
             seed=self.options.seed,
             first=self.step,
             device=self.device,
+            resample=self.resample,
         )
         saved = self.elapsed()
         self.refresh()
@@ -325,7 +336,7 @@ class TrainingRun:
             "options": asdict(self.options),
             "history": self.history,
         }
-        self.model.save(self.out)
+        self.model.save(self.out, half=self.options.half)
         (self.out / "training.json").write_text(json.dumps(chosen, indent=1))
         for name in ("state.pt", "run.json"):
             (self.out / name).unlink(missing_ok=True)

@@ -35,11 +35,14 @@ SIZES = {
 }
 
 
+POSITIONS = 512  # ids per side that a new model can take
+
+
 def new_model(size: Size, vocabulary: Vocabulary, *, dropout: float | None = None) -> MarianNetwork:
-    """A Marian network with random weights and positions for 512 ids."""
+    """A Marian network with random weights."""
     config = {
         "vocab_size": len(vocabulary),
-        "max_position_embeddings": 512,
+        "max_position_embeddings": POSITIONS,
         "d_model": size.width,
         "encoder_layers": size.encoder_layers,
         "decoder_layers": size.decoder_layers,
@@ -71,6 +74,7 @@ class TrainingOptions:
     rate: float | None = None  # the highest learning rate; None, here and for dropout and vocabulary: that of the size
     warmup: int = 1000  # steps
     dropout: float | None = None
+    subword_sampling: float | None = None  # alpha of sampled segmentations (Kudo, 2018); None: always the best one
     clip: float = 1.0  # the largest norm of the gradients
     seed: int = 0
     validate_every: int | None = None  # steps; None: twelve times in the budget, or 1000 steps without one
@@ -80,6 +84,7 @@ class TrainingOptions:
     longest: int = 200  # ids per side; longer pairs are left out
     device: str | None = None
     bfloat16: bool | None = None  # None: only on a GPU
+    half: bool = False  # write the weights in float16: another run can begin with them (`initial`)
     threads: int = field(default_factory=cores)
 
     def __post_init__(self) -> None:
@@ -90,7 +95,7 @@ class TrainingOptions:
             self._check(name, "1 or more", lambda value: value >= 1)
         for name in ("seed", "chrf_sentences"):
             self._check(name, "0 or more", lambda value: value >= 0)
-        for name in ("minutes", "rate", "clip"):
+        for name in ("minutes", "rate", "clip", "subword_sampling"):
             self._check(name, "more than 0", lambda value: 0 < value < math.inf)
         self._check("dropout", "0 or more and less than 1", lambda value: 0 <= value < 1)
         self._check("vocabulary", "65536 or less", lambda value: value <= 1 << 16)  # ids are stored in 16 bits

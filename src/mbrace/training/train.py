@@ -16,13 +16,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mbrace.errors import FORCE, SettingError, UserError
 from mbrace.io.atomic import make_folder, replace_file
 from mbrace.io.reading import json_line, parse_json
 from mbrace.io.resume import refuse_other_settings
 from mbrace.models.tokenizers import Vocabulary
 from mbrace.neural.device import choose_device
-from mbrace.training.loop import Corpus, SentencePairs, TrainingRun, print_on_stderr
+from mbrace.training.loop import Corpus, Ids, SentencePairs, TrainingRun, print_on_stderr
 from mbrace.training.options import SIZES, TrainingOptions
 
 __all__ = ["TrainingOptions", "train"]
@@ -77,7 +80,15 @@ def train(
     make_folder(out)
     replace_file(out / "run.json", json_line(settings))
     vocabulary.save(out)
-    run = TrainingRun(vocabulary, corpora[0], corpora[1], valid, out, options, device, started, say)
+
+    def resample(indices: NDArray[np.int64]) -> tuple[list[Ids], list[Ids]]:
+        alpha, chosen = options.subword_sampling, [pairs[index] for index in indices.tolist()]
+        sides = [[pair[side] for pair in chosen] for side in (0, 1)]
+        sources, targets = (vocabulary.encode(side, threads=options.threads, sampling=alpha) for side in sides)
+        return sources, targets
+
+    sampled = None if options.subword_sampling is None else resample
+    run = TrainingRun(vocabulary, corpora[0], corpora[1], valid, out, options, device, started, say, sampled)
     run.log(
         f"{len(corpora[0])} pairs, {corpora[0].lengths().sum(axis=0)} ids, {run.weights() / 1e6:.1f}M weights, {device}"
     )
