@@ -191,15 +191,7 @@ class AnswerWorker:
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
         """One outcome per item."""
-        found: dict[str | int, Answer] = {}
-
-        def answer(records: Iterable[Record], on_error: OnError) -> Iterator[Any]:
-            for each in self._answers(records, on_error):
-                found[each.id] = each
-                yield each.decoded
-
-        return answer_items(items, answer, lambda record, _: self._line(record, found.pop(record.id)), skip=skip,
-                            text=False)  # fmt: skip
+        return answer_items(items, self._answers, self._line, skip=skip, text=False)
 
     def _answers(self, records: Iterable[Record], on_error: OnError) -> Iterator[Answer]:
         return answers(

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, get_args, runtime_checkable
 
 from mbrace.errors import FORCE, MOST_THREADS, RESUME, ServiceError, SettingError, UserError, check_whole
 from mbrace.io.candidates import Bad, Item, bad_from
@@ -16,13 +16,14 @@ from mbrace.io.output import Output, OutputFiles
 from mbrace.jobs.resuming import retry_set_aside, unanswered
 from mbrace.jobs.terminal import Stop, progress_bar
 from mbrace.records import Record
-from mbrace.result import Decoded, Phases
+from mbrace.result import Phases
 from mbrace.setting_fields import nearest
 from mbrace.windows import OnError
 
 if TYPE_CHECKING:
     from mbrace.io.folders import UtilityFolder
 
+Found = TypeVar("Found")
 Outcome: TypeAlias = "tuple[bytes | None, Bad | None]"  # the line to write, and why an item was set aside
 ErrorPolicy: TypeAlias = Literal["stop", "skip", "retry"]
 Progress: TypeAlias = "Callable[[int], None] | bool"
@@ -250,8 +251,8 @@ def _remember(items: Iterable[Item], pending: deque[Item]) -> Iterator[Item]:
 
 def answer_items(
     items: Iterable[Item],
-    answer: Callable[[Iterable[Record], OnError], Iterable[Decoded]],
-    line: Callable[[Record, Decoded], bytes],
+    answer: Callable[[Iterable[Record], OnError], Iterable[Found]],
+    line: Callable[[Record, Found], bytes],
     *,
     skip: bool,
     text: bool,

@@ -7,6 +7,7 @@ import hmac
 import ipaddress
 import json
 import logging
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
@@ -251,5 +252,6 @@ def _explained(error: Exception) -> tuple[int, str]:
         return 502, f"upstream: {error}"
     if isinstance(error, UserError):  # none of the draws could be used
         return 422, str(error).partition(": ")[2] or str(error)
-    log.warning("%s: %s", type(error).__name__, error)
+    place = traceback.extract_tb(error.__traceback__)[-1]  # its message might hold a prompt
+    log.warning("%s in %s, line %d", type(error).__name__, place.filename, place.lineno or 0)
     return 500, "the race failed; the log says why"

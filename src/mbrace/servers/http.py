@@ -47,16 +47,12 @@ class RequestError(UserError):
     """A request failed, and it is not clear whether others would. `refused`: the server rejected this one. `status` is
     that of its answer, 0 if there was none."""
 
-    def __init__(self, message: str, *, refused: bool, status: int = 0) -> None:
+    def __init__(self, message: str, refused: bool = False, status: int = 0) -> None:
         super().__init__(message)
         self.refused, self.status = refused, status
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _request_error, (str(self), self.refused, self.status)
-
-
-def _request_error(message: str, refused: bool, status: int) -> RequestError:
-    return RequestError(message, refused=refused, status=status)
+        return RequestError, (str(self), self.refused, self.status)
 
 
 class StatusError(ServiceError):
