@@ -192,57 +192,6 @@ def test_score_with_a_judge_says_what_it_cost(
     assert "mbrace: 2 requests (14 + 4 tokens), 0 answers kept from before" in err
 
 
-JUDGE = ["--utility", "judge", "--utility-option", "url=http://x", "--utility-option", "model=m"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--utility", "judge"], "--utility judge: needs --utility-option url and --utility-option model, those of"),
-        (["--utility", "judge", "--utility-option", "url=http://x"], "--utility judge: needs --utility-option model,"),
-        (["--utility", "embedding-server"], "--utility embedding-server: needs --utility-option url"),
-        (["--utility-option", "model=m"], "--utility-option model: not one of chrf++"),
-        (
-            [
-                "--utility",
-                "judge",
-                "--utility-option",
-                "url=http://x",
-                "--utility-option",
-                "model=m",
-                "--utility-option=retries=-1",
-            ],
-            "error: --utility-option retries=-1: must be 0 or more",  # `decode` has no --retries
-        ),
-        (
-            [
-                "--utility",
-                "judge",
-                "--utility-option",
-                "url=http://x",
-                "--utility-option",
-                "model=m",
-                "--utility-option",
-                "api_key=k",
-            ],
-            "--utility-option api_key: not one of judge; it takes url, model, prompt",
-        ),
-        (
-            ["--utility", "judge", "--utility-option", "prompt=@/no/file"],
-            "--utility-option prompt=@/no/file: cannot be read",
-        ),
-        (["--utility", "bertscore"], "--utility bertscore: needs --metric-model"),
-        (["--utility", "bleurt"], "--utility bleurt: needs --metric-model"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(
-    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "in.jsonl").write_text('{"id": 1, "hypotheses": ["a"], "pseudo_references": ["b"]}\n')
-    assert main(["decode", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out", *options]) == 2
-    assert message in capsys.readouterr().err
-
-
 # in production
 
 

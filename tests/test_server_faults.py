@@ -334,38 +334,3 @@ def test_options_reach_the_server(mock: Mock, tmp_path: Path) -> None:
     assert body["messages"][0] == {"role": "system", "content": "be brief"}
     assert main([*command(mock, tmp_path, *tops, *ours), "--max-tokens", "98", "--resume"]) == 2  # other outputs
     assert main([*command(mock, tmp_path, *tops, *ours), "--timeout", "6", "--resume"]) == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--top-p", "2"], "--top-p 2.0: must be between 0 and 1"),
-        (["--top-k", "-1"], "--top-k -1: must be 0 or more"),
-        (["--timeout", "0"], "timeout 0.0: must be more than 0"),
-        (["--timeout", "nan"], "--timeout nan: must be 0 or more"),
-        (["--max-tokens", "0"], "--max-tokens 0: must be 1 or more"),
-        (["--server-option", "retries=-1"], "--server-option retries=-1: must be 0 or more"),
-        (["--concurrency", "0"], "--concurrency 0: must be 1 or more"),
-        (["--server-option", "concurrency=0"], "--server-option concurrency: no option of a server"),
-        (
-            ["--server-option", "kind=completions", "--server-option", "system_prompt=x"],
-            "--server-option system_prompt=x: only valid without --server-option kind=completions",
-        ),
-    ],
-)
-def test_options_out_of_range_are_refused(
-    mock: Mock, tmp_path: Path, options: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(command(mock, tmp_path, *options)) == 2
-    assert words in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("option", ["max-tokens", "timeout", "concurrency"])
-def test_options_of_servers_are_refused_without_one(
-    tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "s.txt").write_text("eins\n")
-    assert main(["generate", str(tmp_path / "s.txt"), "-o", str(tmp_path / "c"), f"--{option}", "1"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"mbrace: error: --{option} ")
-    assert "only valid with --server" in error

@@ -337,22 +337,3 @@ def test_commands_pass_epsilon_and_beam_search_on(command: str, vllm: VLLM, tmp_
     assert [(body["n"], body["length_penalty"]) for body in beams] == [(3, 0.5)] * 2
     assert {body["vllm_xargs"]["epsilon_cutoff"] for body in samples} == {0.05}
     assert "eins beam" in (tmp_path / "out.jsonl").read_text()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--server-option", "beam_search=yes"], "--server-option: only valid with --server"),
-        (
-            ["--server", "http://x", "--model", "m", "--prompt", "{source}", "--length-penalty", "2"],
-            "--length-penalty 2.0: only valid with beam search",
-        ),
-    ],
-)
-def test_options_of_beam_search_in_the_wrong_place_are_refused(
-    options: list[str], message: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sources = tmp_path / "sources.txt"
-    sources.write_text("eins\n")
-    assert main(["translate", str(sources), "-o", str(tmp_path / "out.txt"), *options]) == 2
-    assert message in capsys.readouterr().err

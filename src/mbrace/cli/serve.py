@@ -47,10 +47,10 @@ def run(args: argparse.Namespace) -> int:
     from mbrace.settings import Network
     from mbrace.utilities.named import NAMED
 
+    if args.server is None and args.model is not None:
+        raise UserError("--model: only valid with --server; `mbrace answer` runs a model here")
     model, candidates, settings = answering(args, **DEFAULTS)
     check_answering(model, candidates)
-    if model.server is None:
-        raise UserError("--model: only valid with --server; `mbrace answer` runs a model here")
     utility = utility_of_votes(args)
     for name in args.allow_utility:
         if name not in NAMED or NAMED[name].server:
