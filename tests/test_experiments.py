@@ -68,7 +68,7 @@ def naive_keep(
     U = {y: np.mean([u(y, r) for r in drawn]) for y in alive}
     if setting.rule == "beta":
         ranked = sorted(alive, key=lambda y: -U[y])
-        kept = ranked[: max(1, len(alive) - int(setting.value * len(alive) + 1e-9))]
+        kept = ranked[: max(1, int((1 - setting.value) * len(alive) + 1e-9))]
         return [y for y in alive if y in kept]
     leader = max(alive, key=lambda y: (U[y], -alive.index(y)))
     distinct = list(dict.fromkeys(drawn))

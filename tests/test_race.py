@@ -181,11 +181,11 @@ def test_one_distinct_hypothesis_needs_no_reference_at_all() -> None:
 
 
 def test_counters_by_hand() -> None:
-    # 3 distinct of 4 hypotheses; references a a b | b c c c. Bottom(0.5) of 3 drops 1, of 2 drops 1.
+    # 3 distinct of 4 hypotheses; references a a b | b c c c. Bottom(0.3) of 3 drops 1, of 2 drops 1.
     h = ["a", "b", "a", "c c"]
     r = ["a", "a", "b", "b", "c", "c", "c"]
     utility = CountingUtility()
-    best = mbrace.decode(h, r, utility=utility, prune=mbrace.Bottom(0.5), schedule=[3, 7], shuffle=False)
+    best = mbrace.decode(h, r, utility=utility, prune=mbrace.Bottom(0.3), schedule=[3, 7], shuffle=False)
     first, second = best.steps
     assert (first.pseudo_references, first.survivors, first.utility_calls, first.pairs_scored) == (3, 2, 9, 6)
     assert (second.pseudo_references, second.survivors, second.utility_calls, second.pairs_scored) == (7, 1, 8, 2)

@@ -266,7 +266,10 @@ def _resamples(run_seed: int, draws: int, bootstraps: int) -> Resamples:
 
 @dataclass(frozen=True)
 class Bottom:
-    """prune_beta, the paper's baseline: drop the bottom-beta proportion by expected utility, keep at least one."""
+    """prune_beta, the paper's baseline: drop the bottom-beta proportion by expected utility, keep at least one.
+
+    Of n hypotheses floor(n (1 - beta)) stay, as in the authors' script: the paper's text leaves the rounding open.
+    """
 
     beta: float
 
@@ -282,7 +285,7 @@ class Bottom:
         return _keep_best(window, self._kept)
 
     def _kept(self, alive: int) -> int:
-        return max(1, alive - math.floor(self.beta * alive + 1e-9))  # 0.3 * 10 is a little less than 3
+        return max(1, math.floor(alive * (1 - self.beta) + 1e-9))  # 10 * (1 - 0.9) is a little less than 1
 
 
 @dataclass(frozen=True)
