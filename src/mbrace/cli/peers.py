@@ -304,7 +304,7 @@ def _decode(
     shown = shlex.join(["mbrace", "decode", *words, "-o", args.output, *([] if "--nbest" in words else ["--text"])])
     note = ", with `logprobs` in its records" if logprobs else ""
     note += ", with exclude_self=True in Python" if exclude_self else ""
-    say(f"mbrace: here this is: {shown}{note}")
+    say(f"mbrace: the same as: {shown}{note}")
     ours = make_parser("decode").parse_args(["decode", *words])
     race, _ = race_settings(ours, "decode")
     if exclude_self:
