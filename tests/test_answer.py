@@ -53,8 +53,7 @@ class Model(Mock):
 def model() -> Iterator[Model]:
     made = Model()
     yield made
-    made.server.shutdown()
-    made.server.server_close()
+    made.close()
 
 
 def server(model: Model, **options: Any) -> mbrace.Server:

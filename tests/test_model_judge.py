@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_server import HYPOTHESES, PROMPT, REFERENCES, Server, chat, serve, words
+from scripted_server import HYPOTHESES, PROMPT, REFERENCES, Server, chat, judge_flags, serve, words
 
 import mbrace
 from mbrace.cli import main
@@ -135,8 +135,7 @@ def test_decode_with_a_judge_and_its_cost(server: Server, tmp_path: Path, capsys
     row = {"id": 1, "hypotheses": HYPOTHESES, "pseudo_references": REFERENCES}
     (tmp_path / "in.jsonl").write_text(json.dumps(row) + "\n")
     (tmp_path / "prompt.txt").write_text(PROMPT)
-    judge = ["--utility", "judge", "--utility-option", f"url={server.url}", "--utility-option", "model=m"]
-    judge += ["--utility-option", f"prompt=@{tmp_path}/prompt.txt", "--utility-option", f"answers={tmp_path}/answers"]
+    judge = judge_flags(server.url, prompt=f"@{tmp_path}/prompt.txt", answers=tmp_path / "answers")
     command = ["decode", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out", "--prune", "none", "--schedule", "4", *judge]
     assert main(command) == 0
     assert json.loads((tmp_path / "out").read_text())["text"] == "a c d"
@@ -156,14 +155,10 @@ def test_a_run_goes_on_with_another_host_but_no_other_question(
     server.reply = words
     row = {"id": 1, "hypotheses": HYPOTHESES, "pseudo_references": REFERENCES}
     (tmp_path / "in.jsonl").write_text(json.dumps(row) + "\n{\n")
-    command = ["decode", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out", "--window", "1", "--utility", "judge"]
-    command += ["--utility-option", "model=m", "--utility-option", f"prompt={PROMPT}"]
-    assert (
-        main([*command, "--utility-option", f"url={server.url}", "--utility-option", f"answers={tmp_path}/answers"])
-        == 2
-    )
+    command = ["decode", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out", "--window", "1"]
+    assert main([*command, *judge_flags(server.url, prompt=PROMPT, answers=tmp_path / "answers")]) == 2
     assert "in.jsonl:2" in capsys.readouterr().err  # all but the second line is done
-    elsewhere = [*command, "--utility-option", "url=http://localhost:1", "--resume"]
+    elsewhere = [*command, *judge_flags("http://localhost:1", prompt=PROMPT), "--resume"]
     assert main(elsewhere) == 2
     assert "in.jsonl:2" in capsys.readouterr().err
     assert main([*elsewhere, "--utility-option", "highest=5"]) == 2
@@ -176,17 +171,7 @@ def test_score_with_a_judge_says_what_it_cost(
     server.reply = words
     (tmp_path / "h.txt").write_text("a b\na c\n")
     (tmp_path / "r.txt").write_text("a b\nb c\n")
-    options = [
-        "--utility",
-        "judge",
-        "--utility-option",
-        f"url={server.url}",
-        "--utility-option",
-        "model=m",
-        "--utility-option",
-        f"prompt={PROMPT}",
-    ]
-    assert main(["score", f"{tmp_path}/h.txt", f"{tmp_path}/r.txt", *options]) == 0
+    assert main(["score", f"{tmp_path}/h.txt", f"{tmp_path}/r.txt", *judge_flags(server.url, prompt=PROMPT)]) == 0
     out, err = capsys.readouterr()
     assert "sentence average  1.5000  (2 lines, judge|m|" in out
     assert "mbrace: 2 requests (14 + 4 tokens), 0 answers kept from before" in err

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from quiet_server import QuietHandler, begin_serving
+from quiet_server import QuietHandler
+from scripted_server import Server
 
 import mbrace
 from mbrace.cli import main
@@ -21,7 +22,6 @@ from mbrace.records import Record
 from mbrace.sampler import Want
 from mbrace.servers import http as client
 from mbrace.servers.abilities import EXTREMES, PROBE
-from mbrace.servers.http import retry_after
 
 
 class FakeClock:
@@ -60,47 +60,25 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-class Mock:
+class Mock(Server):
     """An OpenAI-compatible server. `plan(number of the request)` names a misbehaviour, or None to answer well."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.plan: Callable[[int], str | Reply | None] = lambda number: None
-        self.bodies: list[dict[str, Any]] = []
-        self.headers: list[Any] = []
-        self.times: list[float] = []
-        self.active = self.most = 0
         self.choices = 1000  # the most a request gets
         self.probes: list[dict[str, Any]] = []
         self.fails_probes = False  # otherwise they are answered well, and nobody is told
-        self.lock = threading.Lock()
-        mock = self
 
-        class Handler(QuietHandler):
-            def answer(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                if PROBE in str(body.get("messages", body.get("prompt"))) and not mock.fails_probes:
-                    mock.probes.append(body)
-                    greedy = any(body.get(name) == value for name, value in EXTREMES.items())
-                    made = mock.made(body if not greedy else body | {"seed": 0})
-                    return self.send(200, json.dumps({"choices": made[:1] * len(made) if greedy else made}).encode())
-                with mock.lock:
-                    mock.times.append(client.time.monotonic())
-                    number = len(mock.times)
-                    mock.active += 1
-                    mock.most = max(mock.most, mock.active)
-                try:
-                    mock.answer(self, body, number)
-                finally:
-                    with mock.lock:
-                        mock.active -= 1
-                return None
+    def answer(self, request: QuietHandler, body: dict[str, Any]) -> None:
+        if PROBE not in str(body.get("messages", body.get("prompt"))) or self.fails_probes:
+            return super().answer(request, body)
+        self.probes.append(body)
+        greedy = any(body.get(name) == value for name, value in EXTREMES.items())
+        made = self.made(body if not greedy else body | {"seed": 0})
+        return request.send(200, json.dumps({"choices": made[:1] * len(made) if greedy else made}).encode())
 
-        self.server, self.url = begin_serving(Handler)
-
-    def answer(self, request: QuietHandler, body: dict[str, Any], number: int) -> None:
-        with self.lock:
-            self.bodies.append(body)
-            self.headers.append(request.headers)
+    def handle(self, request: QuietHandler, body: dict[str, Any], number: int) -> None:
         trouble = self.plan(number)
         if isinstance(trouble, Reply):
             return request.send(trouble.status, trouble.content, headers=trouble.headers)
@@ -142,8 +120,7 @@ class Mock:
 def mock() -> Iterator[Mock]:
     made = Mock()
     yield made
-    made.server.shutdown()
-    made.server.server_close()
+    made.close()
 
 
 @pytest.fixture(autouse=True)
@@ -176,12 +153,6 @@ def test_retry_after_is_honoured_by_every_thread(mock: Mock, monkeypatch: pytest
     mock.plan = plan
     mbrace.Server(mock.url, "m", prompt="{source}", per_request=1, concurrency=4).candidates(["eins"], 8)
     assert mock.times == [0.0] * 4 + [0.3] * 5
-
-
-def test_retry_after_is_a_number_or_a_date() -> None:
-    assert retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
-    assert retry_after("2") == 2.0
-    assert retry_after("soon") is None
 
 
 def test_waits_double_between_tries(mock: Mock, monkeypatch: pytest.MonkeyPatch) -> None:

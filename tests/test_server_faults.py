@@ -24,7 +24,8 @@ from mbrace.cluster.shards import Block, process_block
 from mbrace.errors import ServiceError
 from mbrace.jobs.generate import GenerateJob
 from mbrace.servers import http as client
-from mbrace.servers.http import hide_credentials, retry_after
+from mbrace.servers.failures import message_of, retry_after
+from mbrace.servers.http import hide_credentials
 from mbrace.settings import ModelSettings, Sampling
 
 __all__ = ["mock"]
@@ -120,14 +121,11 @@ def test_a_block_of_a_cluster_tells_whose_fault_it_was(mock: Mock, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("header", "seconds"),
-    [("7", 7), ("inf", math.inf), ("nan", None), ("-5", None), ("1e400", math.inf), ("0", 0), ("", None), (None, None)],
+    [("7", 7), ("0", 0), ("inf", math.inf), ("1e400", math.inf), ("Wed, 21 Oct 2015 07:28:00 GMT", 0)]
+    + [(bad, None) for bad in ("soon", "nan", "-5", "", None, "Wed, 21 Oct 99999 07:28:00 GMT")],
 )
 def test_retry_after_makes_sense_or_is_ignored(header: str | None, seconds: float | None) -> None:
     assert retry_after(header) == seconds
-
-
-def test_a_date_beyond_all_calendars_is_ignored() -> None:
-    assert retry_after("Wed, 21 Oct 99999 07:28:00 GMT") is None
 
 
 @pytest.mark.parametrize("status", ["500", "502", "520", "599", "408", "429"])
@@ -289,6 +287,22 @@ def test_what_is_no_url_is_refused(url: str) -> None:
 
 # Words and numbers
 
+FIELD = {"type": "missing", "loc": ["body", "n"], "msg": "Field required", "input": {"prompt": "x"}}
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"detail": [FIELD]},  # FastAPI
+        {"error": {"message": [FIELD], "code": 422}},
+        {"object": "error", "message": str([FIELD | {"loc": ("body", "n")}])},  # vLLM
+        [FIELD],
+    ],
+)
+def test_what_is_wrong_with_a_field_is_a_sentence(found: Any) -> None:
+    assert message_of(found) == "n: Field required"
+
+
 CHOICE = b'{"choices": [{"message": {%s}}]}'
 
 
@@ -317,16 +331,8 @@ def test_what_a_server_says_is_reported_in_its_words(mock: Mock, content: bytes,
 
 def test_options_reach_the_server(mock: Mock, tmp_path: Path) -> None:
     tops = ["--top-p", "0.9", "--top-k", "40", "--min-p", "0.05", "--temperature", "0.7"]
-    ours = [
-        "--max-tokens",
-        "99",
-        "--server-option",
-        "system_prompt=be brief",
-        "--timeout",
-        "5",
-        "--server-option",
-        "retries=2",
-    ]
+    ours = ["--max-tokens", "99", "--timeout", "5", "--server-option", "retries=2"]
+    ours += ["--server-option", "system_prompt=be brief"]
     assert main(command(mock, tmp_path, *tops, *ours)) == 0
     body = mock.bodies[0]
     sent = {"top_p": 0.9, "top_k": 40, "min_p": 0.05, "temperature": 0.7, "max_tokens": 99, "n": 2}

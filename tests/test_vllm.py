@@ -276,8 +276,7 @@ class VLLM(Mock):
 def vllm() -> Any:
     made = VLLM()
     yield made
-    made.server.shutdown()
-    made.server.server_close()
+    made.close()
 
 
 def test_epsilon_is_sent_once_the_server_has_shown_that_it_knows_it(vllm: VLLM) -> None:

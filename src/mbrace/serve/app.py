@@ -25,7 +25,7 @@ from mbrace.answers import Answer
 from mbrace.errors import ServiceError, UserError
 from mbrace.serve.engine import Engine
 from mbrace.serve.messages import Asked, BadRequest, asked_from, chunks, reply
-from mbrace.servers.http import RequestError, StatusError
+from mbrace.servers.failures import RequestError, StatusError
 
 BODY_BYTES = 4 << 20
 KEEP_ALIVE = 5.0  # seconds between the comments of a stream

@@ -15,7 +15,8 @@ from typing import Any
 
 from mbrace.errors import ServiceError
 from mbrace.servers.chat import Choice, choices_of, cost_of
-from mbrace.servers.http import Client, RequestError
+from mbrace.servers.failures import RequestError
+from mbrace.servers.http import Client
 from mbrace.servers.vllm_epsilon import ARGUMENT
 from mbrace.utility import Cost
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mbrace.servers.http import UselessError
+from mbrace.servers.failures import UselessError
 from mbrace.utility import Cost
 
 _THOUGHTS = re.compile(r"\s*<think>.*?</think>", re.DOTALL)

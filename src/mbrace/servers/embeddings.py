@@ -17,7 +17,8 @@ from mbrace.neural.head import Cosine
 from mbrace.neural.scorer import NeuralUtility
 from mbrace.servers.answer_file import AnswerFile, key_of
 from mbrace.servers.chat import cost_of
-from mbrace.servers.http import Client, UselessError
+from mbrace.servers.failures import UselessError
+from mbrace.servers.http import Client
 from mbrace.utility import Cost
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import email.utils
 import json
 import logging
 import math
@@ -20,11 +19,11 @@ import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from mbrace.errors import ServiceError, UserError, check_whole, require
+from mbrace.servers.failures import Failure, RequestError, StatusError, UselessError, message_of, retry_after, status_in
 
 Answer = TypeVar("Answer")
 FIRST_WAIT = 0.5  # seconds before the second try; doubled for each further try
@@ -33,66 +32,11 @@ LONGEST_ASKED_WAIT = 300.0  # seconds; a server that asks for a longer wait (Ret
 ANNOUNCED_WAIT = 1.0  # seconds; shorter waits are not worth a message
 ANNOUNCE_EVERY = 5.0  # seconds between messages, since many requests may wait for one server
 MOST_BYTES = 256 << 20  # of an answer, decompressed
-RETRIED = {408, 409, 425, 429}  # and 5xx, but for those of NEVER_RETRIED
-NEVER_RETRIED = {501, 505}  # "not implemented" does not change
-REQUEST_AT_FAULT = {400, 413, 414, 422}  # statuses that may be about one request: its source is too long, say
 ENDPOINTS = ("/chat/completions", "/completions", "/embeddings", "/models")
 HIDDEN = "***"
 SHORTEST = 4  # characters; a shorter secret could not be hidden without garbling messages
 
 log = logging.getLogger("mbrace")
-
-
-class RequestError(UserError):
-    """A request failed, and it is not clear whether others would. `refused`: the server rejected this one. `status` is
-    that of its answer, 0 if there was none."""
-
-    def __init__(self, message: str, refused: bool = False, status: int = 0) -> None:
-        super().__init__(message)
-        self.refused, self.status = refused, status
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return RequestError, (str(self), self.refused, self.status)
-
-
-class StatusError(ServiceError):
-    """The server refused a request, as it would refuse any other; `status` is that of its answer."""
-
-    def __init__(self, message: str, status: int = 0) -> None:
-        super().__init__(message)
-        self.status = status
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return StatusError, (str(self), self.status)
-
-
-class UselessError(ValueError):
-    """An answer that can be read and that no further try would change; the server is at fault."""
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """A try that failed."""
-
-    reason: str
-    status: int = 0  # 0: there is no status
-    retry_after: str | None = None
-    unreachable: bool = False
-    final: bool = False  # another try would change nothing
-
-    @property
-    def is_retried(self) -> bool:
-        if self.final or self.status in NEVER_RETRIED:
-            return False
-        if self.status == 500 and "validation error" in self.reason:  # what llama-cpp-python says of a bad request
-            return False
-        return self.status == 0 or self.status >= 500 or self.status in RETRIED
-
-    @property
-    def is_of_service(self) -> bool:
-        """Whether other requests would fail too."""
-        may_be_this_one = self.status == 0 or self.status >= 500 or self.status in REQUEST_AT_FAULT | RETRIED - {429}
-        return self.unreachable or self.final or not may_be_this_one
 
 
 class Client:
@@ -241,42 +185,40 @@ class Client:
                 raise
             raise ServiceError(message) from None
 
-    async def _try(self, body: Any, read: Callable[[Any], Answer], path: str) -> tuple[Answer | None, _Failure | None]:
+    async def _try(self, body: Any, read: Callable[[Any], Answer], path: str) -> tuple[Answer | None, Failure | None]:
         httpx = self._httpx
         try:
             status, headers, content = await asyncio.wait_for(self._exchange(body, path), self._timeout)
         except asyncio.TimeoutError:
-            return None, _Failure(f"no whole answer within {self._timeout:g} s")
+            return None, Failure(f"no whole answer within {self._timeout:g} s")
         except UselessError as error:
-            return None, _Failure(str(error), final=True)
+            return None, Failure(str(error), final=True)
         except httpx.DecodingError as error:
-            return None, _Failure(self._hide(f"an answer that cannot be read ({error})"))
+            return None, Failure(self._hide(f"an answer that cannot be read ({error})"))
         except httpx.RequestError as error:  # refused and cut connections
             words = f"{type(error).__name__} ({error})" if str(error) else type(error).__name__
             if isinstance(error, httpx.ConnectError) and not self._has_connected:
-                return None, _Failure(
-                    self._hide(f"nothing answers there ({error}); is the server running?"), final=True
-                )
+                return None, Failure(self._hide(f"nothing answers there ({error}); is the server running?"), final=True)
             may_be_this_one = isinstance(error, (httpx.ReadTimeout, httpx.ReadError, httpx.RemoteProtocolError))
-            return None, _Failure(self._hide(words), unreachable=not may_be_this_one)
+            return None, Failure(self._hide(words), unreachable=not may_be_this_one)
         after = headers.get("retry-after")
         try:
             found, unreadable = json.loads(content), ""
         except (ValueError, RecursionError) as error:
             found, unreadable = None, str(error)
         if status != 200:
-            words = _message_of(content.decode("utf-8", "replace") if found is None else found)
-            return None, _Failure(self._hide(words), status, after)
+            words = message_of(content.decode("utf-8", "replace") if found is None else found)
+            return None, Failure(self._hide(words), status, after)
         if isinstance(found, dict) and found.get("error") and not found.get("choices"):  # an error with status 200
-            return None, _Failure(self._hide(f"the server says: {_message_of(found)}"), _status_in(found), after)
+            return None, Failure(self._hide(f"the server says: {message_of(found)}"), status_in(found), after)
         try:
             if unreadable:
                 raise ValueError(unreadable)
             return read(found), None
         except UselessError as error:
-            return None, _Failure(self._hide(str(error)), final=True)
+            return None, Failure(self._hide(str(error)), final=True)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            return None, _Failure(self._hide(f"an answer that cannot be read ({error})"), retry_after=after)
+            return None, Failure(self._hide(f"an answer that cannot be read ({error})"), retry_after=after)
 
     async def _exchange(self, body: Any, path: str) -> tuple[int, Any, bytes]:
         """Status, headers and content of one answer. Nothing is kept of an answer that is too large."""
@@ -308,7 +250,7 @@ class Client:
         while (seconds := self._not_before - time.monotonic()) > 0:
             await _sleep(seconds)
 
-    async def _back_off(self, failures: int, retries: int, failure: _Failure) -> None:
+    async def _back_off(self, failures: int, retries: int, failure: Failure) -> None:
         """Wait after a failed try, the number `failures`: twice as long each time, with jitter so that requests do not
         return at once. If the server asked for a wait (Retry-After), all of them wait that long."""
         asked = retry_after(failure.retry_after)
@@ -322,7 +264,7 @@ class Client:
         more = f"; the server asks for {asked:.0f} s" if asked > seconds else ""
         self._announce(seconds, failures, retries, failure, more)
 
-    def _announce(self, seconds: float, failures: int, retries: int, failure: _Failure, more: str = "") -> None:
+    def _announce(self, seconds: float, failures: int, retries: int, failure: Failure, more: str = "") -> None:
         now = time.monotonic()
         if seconds < ANNOUNCED_WAIT or now < self._announced + ANNOUNCE_EVERY:
             return
@@ -378,20 +320,6 @@ class _Loop:
             self._end()
 
 
-def retry_after(value: str | None) -> float | None:
-    """The seconds that a Retry-After header, a number or a date, asks to wait; None if it makes no sense."""
-    if not value:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-        except (ValueError, TypeError, OverflowError, OSError):
-            return None
-    return seconds if seconds >= 0 else None
-
-
 def hide_credentials(url: str) -> str:
     """The URL without its user, its password and the values of its query, for outputs and messages."""
     shown = re.sub(r"(?<=//)[^/?#]*@", f"{HIDDEN}@", url, count=1)
@@ -425,27 +353,3 @@ def _root(url: str) -> Any:
     for endpoint in ENDPOINTS:
         path = path.removesuffix(endpoint)
     return parts._replace(path=path.removesuffix("/v1"), fragment="")
-
-
-def _status_in(found: dict[str, Any]) -> int:
-    """The status in an error; 0 if there is none."""
-    error = found["error"]
-    code = error.get("code", error.get("status")) if isinstance(error, dict) else None
-    return int(str(code)) if re.fullmatch("[45][0-9][0-9]", str(code)) else 0
-
-
-def _message_of(found: Any) -> str:
-    """The server's error message, on one line and without control characters."""
-    error = found.get("error", found.get("detail", found)) if isinstance(found, dict) else found
-    message = error.get("message", error) if isinstance(error, dict) else error
-    if isinstance(message, list):  # FastAPI: what is wrong with each field
-        message = "; ".join(map(_field_error, message))
-    words = " ".join(str(message).split())
-    return "".join(letter if letter.isprintable() else "?" for letter in words)[:300] or "no reason given"
-
-
-def _field_error(found: Any) -> str:
-    if not isinstance(found, dict) or "msg" not in found:
-        return str(found)
-    place = ".".join(str(part) for part in found.get("loc") or () if part != "body")
-    return f"{place}: {found['msg']}" if place else str(found["msg"])

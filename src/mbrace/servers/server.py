@@ -24,7 +24,8 @@ from mbrace.servers.abilities import Abilities, Probe, beam_request, check_beams
 from mbrace.servers.answer_file import AnswerFile, key_of
 from mbrace.servers.chat import Choice, chat_messages, choices_of, cost_of
 from mbrace.servers.draws import Budget, Drawn, Ongoing, ServerDrawer
-from mbrace.servers.http import Client, RequestError, StatusError
+from mbrace.servers.failures import RequestError, StatusError
+from mbrace.servers.http import Client
 from mbrace.settings import Sampling
 from mbrace.utility import Cost, PairFunction, Utility
 
