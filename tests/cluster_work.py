@@ -16,7 +16,7 @@ from mbrace.cluster import Manifest
 from mbrace.errors import UserError
 from mbrace.io.candidates import Item, item_from, read_items
 from mbrace.io.output import Output
-from mbrace.jobs.decode import DecodeWorker
+from mbrace.jobs.decode import DecodeJob, DecodeWorker
 from mbrace.jobs.run import Outcome, Summary, run_worker
 from mbrace.settings import Race
 
@@ -84,9 +84,9 @@ class Work:
     def start(self, threads: int) -> Misbehaving:
         if self.seed < 0:
             raise UserError("seed: cannot be loaded")
-        decoder = DecodeWorker(
-            mbrace.Pairwise(picky), Race(prune=mbrace.Bottom(0.3), schedule=[2, 4, 8], seed=self.seed), text=self.text
-        )
+        decoder = DecodeJob(
+            mbrace.Pairwise(picky), Race(prune=mbrace.Bottom(0.3), schedule=[2, 4, 8], seed=self.seed), self.text
+        ).start(0)
         return Misbehaving(decoder, self.folder, decoder.summary)
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
@@ -96,9 +96,9 @@ class Work:
 def on_one_machine(work: Work, inputs: list[str], output: Path) -> None:
     """The run that a cluster's must equal."""
     with Output(str(output), text=work.text) as out:
-        decoder = DecodeWorker(
-            mbrace.Pairwise(picky), Race(prune=mbrace.Bottom(0.3), schedule=[2, 4, 8], seed=work.seed), text=work.text
-        )
+        decoder = DecodeJob(
+            mbrace.Pairwise(picky), Race(prune=mbrace.Bottom(0.3), schedule=[2, 4, 8], seed=work.seed), work.text
+        ).start(0)
         run_worker(decoder, read_items(inputs), out, skip=True)
 
 

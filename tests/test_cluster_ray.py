@@ -24,7 +24,7 @@ from mbrace.cli import main
 from mbrace.cluster import run
 from mbrace.cluster.shards import add_costs, costs
 from mbrace.errors import UserError
-from mbrace.jobs.decode import DecodeWorker
+from mbrace.jobs.decode import DecodeJob
 from mbrace.jobs.run import Summary
 from mbrace.settings import Race
 
@@ -150,7 +150,7 @@ def test_what_blocks_cost_adds_up_to_what_one_run_costs() -> None:
             return super().pairs(hypotheses, references, sources)
 
     records = [mbrace.Record(["a b", "a"], ["a b", "c"], id=i) for i in range(5)]
-    worker, whole = DecodeWorker(Cutting(overlap), Race(prune=None, window=1)), Summary()
+    worker, whole = DecodeJob(Cutting(overlap), Race(prune=None, window=1)).start(0), Summary()
     for part in (records[:2], records[2:]):
         before = costs(worker)
         list(worker(part, skip=False))

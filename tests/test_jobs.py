@@ -17,7 +17,7 @@ from mbrace.cli import decode, generate, main
 from mbrace.cli.parser import make_parser
 from mbrace.io.output import Output
 from mbrace.io.resume import EARLY_NAMES, refuse_other_settings
-from mbrace.jobs.decode import DecodeWorker
+from mbrace.jobs.decode import DecodeJob
 from mbrace.jobs.run import run_worker
 from mbrace.sampler import Draws, Want
 from mbrace.settings import Race
@@ -144,7 +144,7 @@ def test_records_that_fail_stop_the_run_or_are_set_aside(tmp_path: Path) -> None
 
 def test_one_record_object_given_twice_fails_twice() -> None:
     poison, good = mbrace.Record(["poison", "a"], ["a"], id="p"), mbrace.Record(["a", "b"], ["a"], id="g")
-    worker = DecodeWorker(mbrace.Pairwise(picky), Race(prune=None, window=4))
+    worker = DecodeJob(mbrace.Pairwise(picky), Race(prune=None, window=4)).start(0)
     outcomes = list(worker([good, poison, poison, good, poison], skip=True))
     assert [bad is None for _, bad in outcomes] == [True, False, False, True, False]
 
@@ -160,7 +160,7 @@ def test_answers_are_on_disk_before_more_is_read_even_when_the_last_of_a_window_
             yield mbrace.Record(["poison" if number == 2 else "a", "b"], ["a"], id=number)
 
     with Output(str(out)) as output:
-        run_worker(DecodeWorker(mbrace.Pairwise(picky), Race(prune=None, window=3)), items(), output, skip=True)
+        run_worker(DecodeJob(mbrace.Pairwise(picky), Race(prune=None, window=3)).start(0), items(), output, skip=True)
     assert written == [0, 2, 5]
 
 

@@ -23,7 +23,7 @@ import mbrace.io.output
 from mbrace.cli import main
 from mbrace.io.candidates import SeenIds, read_items
 from mbrace.io.output import Output
-from mbrace.jobs.decode import DecodeWorker
+from mbrace.jobs.decode import DecodeJob
 from mbrace.jobs.run import run_worker
 from mbrace.settings import Race
 
@@ -68,9 +68,9 @@ def corpus(folder: Path, kinds: list[str]) -> Path:
 
 def run(source: Path, out: Path, *, text: bool, window: int, resume: bool) -> None:
     with Output(str(out), resume=resume, text=text, settings={"seed": 0}) as output:
-        worker = DecodeWorker(
-            mbrace.Pairwise(picky), Race(prune=mbrace.Bottom(0.3), schedule=[1, 2, 3], window=window), text=text
-        )
+        worker = DecodeJob(
+            mbrace.Pairwise(picky), Race(prune=mbrace.Bottom(0.3), schedule=[1, 2, 3], window=window), text
+        ).start(0)
         run_worker(worker, read_items([str(source)]), output, skip=True)
 
 
@@ -167,7 +167,9 @@ def test_an_answer_that_was_written_is_not_computed_again(tmp_path: Path) -> Non
     def decode(resume: bool) -> None:
         with Output(str(tmp_path / "out"), resume=resume) as output:
             run_worker(
-                DecodeWorker(mbrace.Pairwise(counting), Race(prune=None, window=1)), read_items([str(source)]), output
+                DecodeJob(mbrace.Pairwise(counting), Race(prune=None, window=1)).start(0),
+                read_items([str(source)]),
+                output,
             )
 
     decode(False)

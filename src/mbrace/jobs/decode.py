@@ -146,36 +146,32 @@ class DecodeJob:
             from mbrace.io.folders import UtilityFolder
 
             folder = UtilityFolder(self.save_utilities)
-        return DecodeWorker(loaded, self.race, text=self.text, top=self.top, utility_folder=folder)
+        return DecodeWorker(self, loaded, folder)
 
-    def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
-        """A record of JSON."""
-        return item_from(row, file, number, prefix)
+    item = staticmethod(item_from)
 
 
 @dataclass
 class DecodeWorker:
     """Races records and turns the answers into lines."""
 
+    job: DecodeJob
     utility: Utility
-    race: Race = Race()
-    sampler: Sampler | None = None
-    text: bool = False
-    top: int | None = None
     utility_folder: UtilityFolder | None = None
+    sampler: Sampler | None = None
     watch: Watch | None = None  # sees every pruning decision
     summary: Summary = field(default_factory=Summary)
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
         """One outcome per item."""
-        return answer_items(items, self.answers, self._line, skip=skip, text=self.text)
+        return answer_items(items, self.answers, self._line, skip=skip, text=self.job.text)
 
     def answers(self, records: Iterable[Record], on_error: OnError | None = None) -> Iterator[Decoded]:
         """The answers to records; a record that fails is an error, or is passed to `on_error`."""
         return decode_corpus(
             records,
             utility=self.utility,
-            race=self.race if self.top is None else self.race.replace(nbest=self.top),
+            race=self.job.race if self.job.top is None else self.job.race.replace(nbest=self.job.top),
             sampler=self.sampler,
             keep_utilities=self.utility_folder is not None,
             watch=self.watch,
@@ -187,9 +183,9 @@ class DecodeWorker:
         self.count(record, answer)
         if self.utility_folder is not None and answer.utilities is not None:
             self.utility_folder.save(answer.utilities)
-        if self.top is not None:
+        if self.job.top is not None:
             return best_candidates_line(record, answer)
-        return answer_line(answer, text=self.text, nbest=self.race.nbest)
+        return answer_line(answer, text=self.job.text, nbest=self.job.race.nbest)
 
     def count(self, record: Record, answer: Decoded) -> None:
         """Add an answer to the summary."""
@@ -206,7 +202,7 @@ class DecodeWorker:
 
         Equal hypotheses count once, as in the paper. Where the first step of a race scores all of them, it tells |H|.
         """
-        race = self.race
+        race = self.job.race
         first_step_has_all = not (race.exclude_self or race.forecast or race.method is not None)
         if not answer.steps:
             hypotheses = 1

@@ -71,11 +71,8 @@ class RerankJob:
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
-        qe = (
-            self.qe
-            if isinstance(self.qe, Network)
-            else Network(model=self.qe if isinstance(self.qe, str) else self.qe.name)
-        )
+        name = self.qe if isinstance(self.qe, str) else "" if isinstance(self.qe, Network) else self.qe.name
+        qe = self.qe if isinstance(self.qe, Network) else Network(model=name)
         lines = {"nbest": self.nbest, "text": self.text, "top": self.top}
         return {"command": "rerank", "qe": qe.model, "qe_dtype": qe.dtype, **lines}
 
@@ -87,35 +84,29 @@ class RerankJob:
 
             options = {name: value for name, value in vars(qe).items() if name != "model"}
             qe = load_quality(qe.model or "", threads=threads, **options)
-        return RerankWorker(qe, nbest=self.nbest, window=self.window, text=self.text, top=self.top)
+        return RerankWorker(self, qe)
 
-    def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
-        """A record of JSON."""
-        return item_from(row, file, number, prefix)
+    item = staticmethod(item_from)
 
 
 @dataclass
 class RerankWorker:
     """Ranks the hypotheses of records and turns the answers into lines."""
 
+    job: RerankJob
     qe: QualityUtility
-    nbest: int = 1
-    window: int = 64
-    text: bool = False
-    top: int | None = None
     summary: Summary = field(default_factory=Summary)
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
         """One outcome per item."""
-
-        return answer_items(items, self._answers, self._line, skip=skip, text=self.text)
+        return answer_items(items, self._answers, self._line, skip=skip, text=self.job.text)
 
     def _answers(self, records: Iterable[Record], on_error: OnError) -> Iterator[Decoded]:
         return rerank_corpus(
             records,
             qe=self.qe,
-            nbest=self.top or self.nbest,
-            window=self.window,
+            nbest=self.job.top or self.job.nbest,
+            window=self.job.window,
             phases=self.summary.phases,
             on_error=on_error,
         )
@@ -125,6 +116,6 @@ class RerankWorker:
         self.summary.strings += answer.strings
         self.summary.quality_calls += answer.quality_calls or 0
         self.summary.truncated = truncated_texts(self.qe)
-        if self.top is not None:
+        if self.job.top is not None:
             return best_candidates_line(record, answer)
-        return answer_line(answer, text=self.text, nbest=self.nbest)
+        return answer_line(answer, text=self.job.text, nbest=self.job.nbest)
