@@ -6,6 +6,8 @@ import asyncio
 import itertools
 import json
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -253,6 +255,27 @@ def test_paid_draws_are_never_lost_and_decode_reads_them(model: Model, tmp_path:
     assert [row["pseudo_references"] for row in rows_of(decoded)] == [row["draws"] for row in rows_of(out)]
 
 
+def test_a_killed_run_has_lost_no_draw_that_arrived(model: Model, tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("".join(f"question {n}\n" for n in range(40)))
+    model.texts = lambda prompt: SPREAD
+    model.plan = lambda number: time.sleep(0.02)  # type: ignore[func-returns-value]
+    files = [f"{tmp_path}/p.txt", "-o", f"{tmp_path}/a", "--save-draws", f"{tmp_path}/draws", "--window", "8"]
+    command = [sys.executable, "-m", "mbrace", "answer", *files, *flags(model)]
+    for run, end in enumerate((5, 23, 60)):
+        process = subprocess.Popen([*command, *(["--resume"] if run else [])], stderr=subprocess.DEVNULL)
+        while len(model.bodies) < end:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+    assert main(["answer", *files, "--resume", *flags(model)]) == 0
+    assert len(rows_of(tmp_path / "a")) == 40
+    kept = rows_of(tmp_path / "draws")
+    asked = [(body["messages"][-1]["content"], body["seed"], body["n"]) for body in model.bodies]
+    assert len({row["key"] for row in kept}) == len(kept) == len(set(asked))
+    assert len(asked) - len(set(asked)) <= 3 * 8  # those under way when it was killed
+
+
 def test_the_budget_is_checked_before_each_request_and_never_exceeded(model: Model, tmp_path: Path) -> None:
     model.texts = lambda prompt: [f"{word} is what {other} said" for word in "abcdef" for other in "uvwxyz"]
     answers = {}
@@ -264,6 +287,10 @@ def test_the_budget_is_checked_before_each_request_and_never_exceeded(model: Mod
     assert answers[150].stopped == "cost"
     assert 1 <= answers[150].draws < 16
     assert answers[100_000].stopped == "all draws"
+    model.usage = lambda body: {}  # type: ignore[method-assign]
+    made = server(model, max_tokens=20, max_cost_tokens=400, concurrency=1)
+    assert made.answer(["q"], n=16)[0].stopped == "cost"  # one that does not say it may have cost as much as allowed
+    del model.usage  # type: ignore[method-assign]
     (tmp_path / "p.txt").write_text("".join(f"question {n}\n" for n in range(40)))
     out = tmp_path / "a.jsonl"
     limits = ["--max-tokens", "20", "--max-cost-tokens", "400", "--window", "4"]

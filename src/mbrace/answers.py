@@ -210,7 +210,7 @@ def answers(
     """
     n, is_vote = settings.n, isinstance(utility, ExactMatch) and not settings.logprobs
     prune: PruningFunction = Vote(n, settings.confidence) if is_vote else Confidence(regret=settings.regret)
-    sampler = _Counted(source, utility.answer if isinstance(utility, ExactMatch) and utility.pattern else None)
+    sampler = _KeptDraws(source, utility.answer if isinstance(utility, ExactMatch) and utility.pattern else None)
 
     def failed(record: Record, error: Exception) -> None:
         assert on_error is not None
@@ -271,7 +271,7 @@ def _why(decoded: Decoded, receipt: Receipt, n: int, is_vote: bool) -> str:
     return "vote" if is_vote else "regret"
 
 
-class _Counted:
+class _KeptDraws:
     """A sampler that counts what each record's draws cost, leaves out those without an answer, and makes no draw again
     when a window is raced again because one of its records failed."""
 

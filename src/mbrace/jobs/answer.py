@@ -140,11 +140,11 @@ def load_source(
     loaded = load_model(model, threads, candidates, seed=seed, logprobs=settings.logprobs, **of_server)
     if model.server is not None:
         return cast(Sampler, loaded)
-    from mbrace.models.causal import CausalLM, CountedDraws
+    from mbrace.models.causal import CausalLM, PromptDraws
 
     assert isinstance(loaded, CausalLM)
     sampling = {name: getattr(candidates, name) for name in ("temperature", "top_k", "top_p", "min_p")}
-    return CountedDraws(loaded, max_tokens=model.max_tokens, seed=seed, epsilon=None, **sampling)
+    return PromptDraws(loaded, max_tokens=model.max_tokens, seed=seed, epsilon=None, **sampling)
 
 
 def _prompt_from(fields: Any, location: Location, default_id: str | int) -> Prompt:

@@ -85,11 +85,11 @@ class CausalLM(LiveModel):
         if settings.logprobs:
             raise SettingError("logprobs", ..., "only valid with a server")
         return answer_all(
-            prompts, CountedDraws(self, seed=settings.seed, **of_sampler), settings, ids=ids, utility=utility
+            prompts, PromptDraws(self, seed=settings.seed, **of_sampler), settings, ids=ids, utility=utility
         )
 
 
-class CountedDraws:
+class PromptDraws:
     """Draws of answers to prompts, counted in tokens; an answer that fills `max_tokens` was cut."""
 
     def __init__(self, model: CausalLM, *, max_tokens: int, seed: int, **sampling: Any) -> None:
