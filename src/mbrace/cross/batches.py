@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mbrace.errors import warn
-from mbrace.neural.device import in_halves, prefetched, without_cudnn_attention
+from mbrace.neural.device import halve_on_oom, prefetched, without_cudnn_attention
 from mbrace.neural.encoder import repeats_for_cpu
 from mbrace.neural.tokens import batch_end
 
@@ -217,7 +217,7 @@ class BatchStream:
         def work(part: Batch) -> tuple[InputRows, tuple[Tensor, ...]]:
             return part.rows, self._forward(part, forward)
 
-        yield from in_halves(work, batch, f"one input of {batch.ids.shape[1]} tokens", smaller)
+        yield from halve_on_oom(work, batch, f"one input of {batch.ids.shape[1]} tokens", smaller)
 
     def _forward(self, batch: Batch, forward: Forward) -> tuple[Tensor, ...]:
         count = len(batch)

@@ -156,11 +156,11 @@ class _Beam(Search):
         self.state.select(self.came_from, self.offsets)
         self.paths = self.k
 
-    def cut(self, time: int) -> bool:
-        """Go on, from the step at `time`, with the open sources if that pays; False if none is left."""
+    def compact(self, time: int) -> bool:
+        """Drop finished sources before the step at `time` if that pays; False if none is open."""
         alive = (~self.closed).nonzero()[:, 0]
         left = len(alive) * self.k
-        if len(alive) > 0 and self.worth_cutting(left, len(self.owner) * self.k, time):
+        if len(alive) > 0 and self.worth_compacting(left, len(self.owner) * self.k, time):
             self.recorder.forget()
             self._save_ended()
             counts = self.offsets.diff()[alive]  # those of finished sources are 0
@@ -189,7 +189,7 @@ class _Beam(Search):
         return Sequences(ids, scores.flatten())
 
 
-ENCODED_AT_ONCE = 1 << 16  # ids of sources, padding included, whose memory is kept for several searches
+MOST_ENCODED = 1 << 16  # ids of sources, padding included, whose memory is kept for several searches
 
 
 @dataclass(frozen=True)
@@ -237,8 +237,8 @@ class Beams:
         A GPU takes about as long for all parts as for one, if there are not too many.
         """
         rows = [self._rows[i] for part in self._parts for i in part]
-        by_itself = len(self._parts) < 2 or not self._model.two_searches or self._model.device.type == "cpu"
-        if by_itself or len(rows) * max(map(len, rows)) > ENCODED_AT_ONCE:
+        by_itself = len(self._parts) < 2 or not self._model.thread_safe or self._model.device.type == "cpu"
+        if by_itself or len(rows) * max(map(len, rows)) > MOST_ENCODED:
             return None
         try:
             return self._model.encode(rows)
@@ -299,7 +299,7 @@ def best_totals(
 ) -> tuple[Tensor, Tensor]:
     """The `count` best totals of each source, best first, and their indexes, path x ids + id: both (sources, count).
 
-    Logits are (rows, ids), to which bias (ids,) is added; from row `used` (1,) on, if given, they mean nothing. A total
+    Logits are (rows, ids), to which bias (ids,) is added; undefined from row `used` (1,) on, if that is given. A total
     is the log-probability of an id, in the row that its path is in, plus the score of the path: `row` and `scores` are
     (sources, paths). Of equal totals at the end of the list any may be missing. Logits may be overwritten.
     """

@@ -18,7 +18,7 @@ from mbrace.models import kernels
 from mbrace.neural.device import first_line, launch, supports_triton
 
 MOST_PATHS = 1024  # per source: one program has them all
-FEW_ROWS = 2048  # for so many, torch's matrix products are faster than ours, even if most rows are not in use
+FEW_ROWS = 2048  # up to this many, torch's matrix products are faster than ours even if most rows are unused
 
 
 def next_ids(
@@ -148,7 +148,7 @@ def follow_back(extensions: Tensor, lasts: Tensor, lengths: Tensor, longest: int
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, used: Tensor, activation: Any = None) -> Tensor:
-    """activation(weight x + bias) for the first `used` (1,) rows of x (rows, inputs); others mean nothing."""
+    """activation(weight x + bias) for the first `used` (1,) rows of x (rows, inputs); the others are undefined."""
     (rows, inputs), units = x.shape, len(weight)
     known = {torch.nn.SiLU: 1, torch.nn.ReLU: 2}.get(type(_plain(activation)), 0)
     if inputs % 64:
@@ -175,7 +175,7 @@ def attend_to_memory(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, 
     """Attention (rows, heads x size) of rows to their sources; queries are of the same shape.
 
     Keys and values are (sources, heads, length, size), the bias (sources, 1, 1, length). Source i has rows offsets[i]
-    to offsets[i + 1], at most `most`; from the last offset on, rows are not in use, and the output means nothing.
+    to offsets[i + 1], at most `most`; from the last offset on, rows are unused and the output is undefined.
     """
     sources, heads, length, size = keys.shape
     out = torch.empty_like(query)
@@ -196,7 +196,7 @@ def attend(
 
     The caches keys and values are (room, capacity, heads, size): position `time` is stored there, and the earlier ones
     of a row are those of rows table[earlier, row]; table is (room, capacity) int32. `time` is a number or an int64
-    tensor (1,), which is read when the kernel runs. From row `used` (1,) on the output means nothing.
+    tensor (1,), which is read when the kernel runs. From row `used` (1,) on the output is undefined.
     """
     rows, _, heads, size = new.shape
     if isinstance(time, int):

@@ -2,7 +2,7 @@
 
 A step of a small decoder takes the host longer to start (each of some 200 kernels alone) than the GPU to compute. So a
 step of fixed shapes is recorded once and replayed: the host starts one thing per step. A recorded step reads and writes
-the same memory each time: whatever changes must be in tensors that are changed in place; what Python computes is part
+the same memory each time: whatever changes must be a tensor that is changed in place; what Python computes is part
 of the recording only once.
 """
 
@@ -85,7 +85,7 @@ def finish(device: torch.device) -> None:
 
 
 def empty_cache() -> None:
-    """Give memory that is not in use back to the system, while nothing is recorded: a recording must not lose any."""
+    """Free cached GPU memory, but not while a step is being recorded."""
     with _recording:
         torch.cuda.empty_cache()
 

@@ -30,10 +30,10 @@ class LiveSampler(Sampler, Protocol):
 
 @runtime_checkable
 class PrefetchingSampler(Protocol):
-    """A sampler that can draw while something else goes on."""
+    """A sampler that can draw in the background."""
 
-    def begin(self, sources: Sequence[str], ids: Sequence[str | int]) -> None:
-        """Begin to draw for these sources."""
+    def prefetch(self, sources: Sequence[str], ids: Sequence[str | int]) -> None:
+        """Start drawing for these sources."""
         ...
 
 
@@ -81,7 +81,7 @@ class CandidateModel(Protocol):
         ...
 
 
-FIRST_DRAWS = 20  # every search takes a CPU some time whatever its rows, and few races are over sooner
+FIRST_DRAWS = 20  # every search has a fixed cost on a CPU, and few races end sooner
 
 
 def live_candidates(
@@ -89,7 +89,7 @@ def live_candidates(
 ) -> tuple[HypothesisMaker, LiveSampler]:
     """What translating with a model races over: hypotheses by beam search, and a sampler of pseudo-references.
 
-    They are drawn step by step on a CPU, whose time goes with the rows, and all at once on a GPU, which takes as long
+    They are drawn step by step on a CPU, whose time grows with the rows, and in one batch on a GPU, which takes as long
     for 16 rows as for 256. If regret ends races early, a GPU draws them in blocks that end at 64 (or the first size of
     the schedule), 128, ..., the first block during the beam search; a CPU draws at once what most of these races need:
     the sizes up to FIRST_DRAWS.
@@ -103,8 +103,9 @@ def live_candidates(
         most_need = max(size for size in sizes if size <= max(FIRST_DRAWS, sizes[0]))
         ahead = doubling(min(max(64, sizes[0]), last), last) if on_gpu else (most_need,)
     sampler = model.sampler(seed=race.seed, ahead=ahead, **settings.options())
-    begin = cast(PrefetchingSampler, sampler).begin if on_gpu and implements(sampler, PrefetchingSampler) else None
-    return HypothesisMaker(beam_hypotheses(model, settings), window=race.window, begin=begin), sampler
+    can_prefetch = on_gpu and implements(sampler, PrefetchingSampler)
+    prefetch = cast(PrefetchingSampler, sampler).prefetch if can_prefetch else None
+    return HypothesisMaker(beam_hypotheses(model, settings), window=race.window, prefetch=prefetch), sampler
 
 
 def beam_hypotheses(model: CandidateModel, settings: Sampling) -> MakeHypotheses:
@@ -115,7 +116,7 @@ def beam_hypotheses(model: CandidateModel, settings: Sampling) -> MakeHypotheses
 class HypothesisMaker:
     """Makes the hypotheses of records, for `window` of them at a time, before they race.
 
-    `begin` is called first, with the sources and ids of the window, such as to draw for them in the meantime.
+    `prefetch` is called first, with the sources and ids of the window, so that draws are made during beam search.
     """
 
     def __init__(
@@ -123,9 +124,9 @@ class HypothesisMaker:
         make: MakeHypotheses,
         *,
         window: int = 64,
-        begin: Callable[[Sequence[str], Sequence[str | int]], None] | None = None,
+        prefetch: Callable[[Sequence[str], Sequence[str | int]], None] | None = None,
     ) -> None:
-        self._make, self._window, self._begin = make, window, begin
+        self._make, self._window, self._prefetch = make, window, prefetch
         self.seconds = 0.0  # spent on hypotheses so far
 
     def records(self, sources: Iterable[str], *, name: str = "<stdin>") -> Iterator[Record]:
@@ -161,8 +162,8 @@ class HypothesisMaker:
     def _hypotheses(self, records: Sequence[Record]) -> Sequence[Sequence[str]]:
         started = time.perf_counter()
         sources, ids = [record.source or "" for record in records], [record.id for record in records]
-        if self._begin is not None:
-            self._begin(sources, ids)
+        if self._prefetch is not None:
+            self._prefetch(sources, ids)
         found = self._make(sources, ids)
         self.seconds += time.perf_counter() - started
         return found

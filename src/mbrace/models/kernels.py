@@ -346,7 +346,7 @@ def attend_to_memory(
     tl.store(out + at, (mixed / norm[:, None]).to(out.dtype.element_ty), mask=both)
 
 
-@triton.jit(do_not_specialize=["used", "capacity"])  # or Triton would compile it anew for some of its values
+@triton.jit(do_not_specialize=["used", "capacity"])  # or Triton would specialise on some of its values
 def attend(
     new, keys, values, table, out, clock, used, capacity, scale,
     HEADS: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr, TIMES: tl.constexpr, SOME_UNUSED: tl.constexpr,
@@ -355,7 +355,7 @@ def attend(
 
     `new` (rows, 3, heads, size) is its query, key and value; key and value are stored in the cache (room, capacity,
     heads, size) at the time that `clock` holds. Earlier ones are those of row table[earlier time, row], TIMES of them
-    at a time. Memory is slow, so whatever can be read is asked for before it is needed. With SOME_UNUSED, nothing from
+    at a time. Reads are issued early to hide memory latency. With SOME_UNUSED, nothing from
     row `used` (1,) on.
     """
     past = tl.load(clock)

@@ -16,7 +16,7 @@ from mbrace.neural.device import has_16_bits
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, "Tensor | None"], Tensor]
 
 
-FIRST_ROOM = 64  # time steps that there is room for at first: when it grows, the GPU waits and steps are recorded anew
+FIRST_ROOM = 64  # time steps of room at first: growing makes the GPU wait and steps be recorded again
 
 
 def cache_for(

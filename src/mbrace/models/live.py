@@ -20,7 +20,7 @@ from mbrace.metrics.chrf import ChrF
 from mbrace.models import gpu, search
 from mbrace.models.beam_search import BeamOutputs, Beams
 from mbrace.models.hypotheses import live_candidates
-from mbrace.models.next_ids import Drawing, DrawOptions
+from mbrace.models.next_ids import DrawOptions, DrawSettings
 from mbrace.models.sampling import EncodedSources, ModelSampler
 from mbrace.models.tokenizers import Codec, texts_of
 from mbrace.neural.device import choose_device, without_cudnn_attention
@@ -52,12 +52,12 @@ class LiveModel:
     decoder: search.StepDecoder
     limits: Limits
     rows: int  # the most sequences decoded at a time
-    wider: tuple[int, int] = (0, 0)  # more of them, where outputs have at most so many ids
+    wider: tuple[int, int] = (0, 0)  # (rows, ids): this many rows where outputs have at most this many ids
     start: int  # the id that every output starts from (not part of it)
     ends: tuple[int, ...]  # the ids that end an output
     pad: int
     pad_left = False
-    two_searches = False  # whether two threads may run the model, such as for draws beside a beam search on a GPU
+    thread_safe = False  # whether two threads may run the model, such as one that draws during beam search on a GPU
     concurrent_beams = 1  # beam searches that may run at the same time
 
     def __init__(self) -> None:
@@ -99,10 +99,10 @@ class LiveModel:
         sampling). `sampling="arithmetic"` spreads the draws of a source evenly over the model's distribution (Vilnis et
         al. 2023): each alone is drawn as before, but fewer of them give as good an estimate.
         """
-        drawing, names = Drawing.of(**options), ids_of(sources, ids)
+        settings, names = DrawSettings.of(**options), ids_of(sources, ids)
         if n < 0 or first < 0:
             raise UserError(f"n {n}, first {first}: must be 0 or more")
-        return EncodedSources(self, list(sources), names, drawing).draw(
+        return EncodedSources(self, list(sources), names, settings).draw(
             [Want(i, first, n) for i in range(len(sources))]
         )
 
@@ -111,11 +111,11 @@ class LiveModel:
     ) -> ModelSampler:
         """A live source of pseudo-references for `decode_corpus`; options are those of `sample`.
 
-        They are drawn step by step while a race is open or, with `ahead`, that many at once; several growing numbers
-        are the ends of blocks that are drawn at once when a race gets there. `weighted` gives their log-probabilities
-        to the race, which then weights them by the model (Jinnai et al., 2024).
+        They are drawn step by step while a race is open or, with `ahead`, that many in one batch; several growing
+        numbers are the ends of blocks that are drawn in one batch when a race gets there. `weighted` gives their
+        log-probabilities to the race, which then weights them by the model (Jinnai et al., 2024).
         """
-        return ModelSampler(self, Drawing.of(**options), ahead=ahead, weighted=weighted)
+        return ModelSampler(self, DrawSettings.of(**options), ahead=ahead, weighted=weighted)
 
     def translate(
         self,
@@ -202,5 +202,5 @@ class LiveModel:
 
 
 def device_for(device: str | None, model: Any) -> Any:
-    """The torch device asked for; by default where a model object is, and for a model by name a GPU if there is one."""
+    """The requested torch device; by default a model object's own, and for a model by name a GPU if there is one."""
     return choose_device(device) if device is not None or isinstance(model, str | Path) else model.device

@@ -59,7 +59,7 @@ GENERATION = ("bad_words_ids", "eos_token_id", "pad_token_id", "decoder_start_to
 class MarianNetwork(torch.nn.Module):
     """An encoder-decoder after Vaswani et al. (2017), with layer normalisation after each sum.
 
-    Its weights are whatever was in memory: `of` and `random` give it some.
+    Its weights are uninitialised: `of` and `random` set them.
 
     `config` has some of the settings in DEFAULTS, `generation` those of GENERATION that differ from it.
     """

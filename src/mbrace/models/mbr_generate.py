@@ -113,7 +113,7 @@ NOT_SUPPORTED = (
     "negative_prompt_attention_mask",
     "inputs_embeds",
 )
-# A config with these has not been asked for anything: older versions of transformers fill them in.
+# Values that older versions of transformers fill in: they count as not given.
 DEFAULTS = {"top_k": 50, "top_p": 1.0, "typical_p": 1.0, "eta_cutoff": 0.0, "epsilon_cutoff": 0.0, "temperature": 1.0}
 DEFAULTS |= {"num_beams": 1, "num_return_sequences": 1, "do_sample": False}
 # What `generate` has prepared for a decoding method, and prepares again for each of our calls.
@@ -148,7 +148,7 @@ class GenerateCall:
     def of(
         cls, model: Any, inputs: Tensor | None, config: Any, tokenizer: Any, rows: int | None, kwargs: Inputs
     ) -> GenerateCall:
-        """What was asked for; an error says what is not supported."""
+        """The call's arguments, parsed; an error says what is not supported."""
         if tokenizer is None:
             raise UserError("tokenizer: missing; utilities compare texts, so give the model's: tokenizer=...")
         for name in NOT_SUPPORTED:
@@ -238,7 +238,7 @@ class GenerateCall:
         for outputs, answer in zip(found, answers, strict=True):
             best = [*answer.nbest, *[answer.nbest[-1]] * (self.returned - len(answer.nbest))]
             for candidate in best:
-                assert candidate.index is not None  # nothing was let into the race
+                assert candidate.index is not None  # no hypothesis joined the race later
                 chosen.append(outputs.sequences[candidate.index])
                 utilities.append(float("nan") if candidate.utility is None else candidate.utility)
         settings = (self.others, self.config, self.model.generation_config, self.model.config)

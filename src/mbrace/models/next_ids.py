@@ -75,7 +75,7 @@ class DrawOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Drawing:
+class DrawSettings:
     """How outputs are drawn: which ids may be, by which random numbers, and how many ids at most."""
 
     truncation: Truncation
@@ -92,7 +92,7 @@ class Drawing:
         sampling: str = "independent",
         epsilon: float | None = 0.02,
         **truncation: Any,
-    ) -> Drawing:
+    ) -> DrawSettings:
         """From `DrawOptions`."""
         if sampling not in ("independent", "arithmetic"):
             raise UserError(f"sampling {sampling!r}: unknown; choose independent or arithmetic")

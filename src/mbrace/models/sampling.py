@@ -14,13 +14,13 @@ from torch import Tensor
 from mbrace.models import gpu
 from mbrace.models.next_ids import (
     ArithmeticUniforms,
-    Drawing,
+    DrawSettings,
     IndependentUniforms,
     kept_rows,
     next_ids,
     sentence_key,
 )
-from mbrace.models.search import Search, Sequences, StepDecoder, is_end, run_searches, try_out
+from mbrace.models.search import Search, Sequences, StepDecoder, is_end, probe_device, run_searches
 from mbrace.neural.device import without_cudnn_attention
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want, source_of
@@ -47,11 +47,11 @@ def sample(
     *,
     start: int,
     ends: tuple[int, ...],
-    drawing: Drawing,
+    settings: DrawSettings,
 ) -> Sequences:
     """max(counts) rows per source (empty beyond its own count) and log-probabilities under the full model."""
     with gpu.startup_lock(wanted.keys.device) as startup:
-        search = _Sampling(decoder, memory, wanted, start, ends, drawing)
+        search = _Sampling(decoder, memory, wanted, start, ends, settings)
         search.run(int(wanted.limits.max()), startup)
     return Sequences(search.out[:-1], search.scores[:-1])
 
@@ -64,7 +64,7 @@ class _Sampling(Search):
         wanted: WantedDraws,
         start: int,
         ends: tuple[int, ...],
-        drawing: Drawing,
+        settings: DrawSettings,
     ) -> None:
         keys, limits = wanted.keys, wanted.limits
         self.sources = sources = len(keys)
@@ -72,7 +72,7 @@ class _Sampling(Search):
         total, device = sources * width, keys.device
         super().__init__(device, total)
         numbers = torch.arange(width, device=device)
-        kind = ArithmeticUniforms if drawing.arithmetic else IndependentUniforms
+        kind = ArithmeticUniforms if settings.arithmetic else IndependentUniforms
         self.random = kind(keys[:, None], wanted.first[:, None] + numbers)
         self.alive = (numbers < wanted.counts[:, None]).flatten()
         self.last_left = total  # rows that were alive at the last look
@@ -84,7 +84,7 @@ class _Sampling(Search):
         self.out = torch.full((total + 1, int(limits.max())), -1, dtype=torch.int32, device=device)
         self.scores = torch.zeros(total + 1, dtype=torch.float32, device=device)
         self.state, self.ids = decoder.start(memory, width), torch.full((total,), start, device=device)
-        self.ends, self.truncation = ends, drawing.truncation
+        self.ends, self.truncation = ends, settings.truncation
 
     def step(self) -> None:
         """Draw the next id of every row."""
@@ -98,10 +98,10 @@ class _Sampling(Search):
         self.alive &= ~is_end(chosen.ids, self.ends) & (self.limit > self.clock)
         self.owner.masked_fill_(~self.alive, self.total)
 
-    def cut(self, time: int) -> bool:
-        """Go on, from the step at `time`, with fewer rows if that pays; False if none is left."""
+    def compact(self, time: int) -> bool:
+        """Drop finished rows before the step at `time` if that pays; False if none is left."""
         left, rows = int(self.alive.sum()), len(self.alive)
-        if left > 0 and self.worth_cutting(left, rows, time):
+        if left > 0 and self.worth_compacting(left, rows, time):
             self.recorder.forget()
             self._keep(left, left)
         elif 0 < left < self.last_left and self.state.used is not None:
@@ -130,12 +130,12 @@ class EncodedSources:
         model: LiveModel,
         sources: Sequence[str],
         ids: Sequence[str | int],
-        drawing: Drawing,
+        settings: DrawSettings,
     ) -> None:
-        self._model, self._drawing = model, drawing
+        self._model, self._settings = model, settings
         self._rows = model.codec.encode(sources)
         self._blank = [not source.strip() for source in sources]
-        self._keys = [sentence_key(drawing.seed, name) for name in ids]
+        self._keys = [sentence_key(settings.seed, name) for name in ids]
         self._memories: list[Any] = []  # of the sources that were encoded together
         self._places: dict[int, tuple[int, int]] = {}  # of each source: its memory, and its row there
 
@@ -148,7 +148,7 @@ class EncodedSources:
             if self._blank[want.sentence]:
                 found[i].append((want.first, Draws([""] * want.count, [0.0] * want.count)))
         rows = [self._rows[want.sentence] for _, want in pieces]
-        parts = list(model.parts(rows, [want.count for _, want in pieces], self._drawing.max_length))
+        parts = list(model.parts(rows, [want.count for _, want in pieces], self._settings.max_length))
 
         def search_part(number: int) -> tuple[list[float], torch.Tensor]:
             drawn = self._draw([pieces[p][1] for p in parts[number]])
@@ -199,14 +199,14 @@ class EncodedSources:
         memory = self._memory([want.sentence for want in wants])
         numbers = [[self._keys[want.sentence], want.first, want.count] for want in wants]
         keys, first, counts = torch.tensor(numbers, device=device).unbind(1)
-        limits = model.lengths([self._rows[want.sentence] for want in wants], self._drawing.max_length)
+        limits = model.lengths([self._rows[want.sentence] for want in wants], self._settings.max_length)
         return sample(
             model.decoder,
             memory,
             WantedDraws(keys, first, counts, limits),
             start=model.start,
             ends=model.ends,
-            drawing=self._drawing,
+            settings=self._settings,
         )
 
 
@@ -229,43 +229,41 @@ class ModelSampler:
     def __init__(
         self,
         model: LiveModel,
-        drawing: Drawing,
+        settings: DrawSettings,
         *,
         ahead: int | Sequence[int],
         weighted: bool,
     ) -> None:
-        self._model, self._drawing, self.weighted = model, drawing, weighted
+        self._model, self._settings, self.weighted = model, settings, weighted
         self.blocks = (ahead,) if isinstance(ahead, int) else tuple(ahead)  # draws are made up to the next of these
         self.drawn = 0  # pseudo-references drawn so far
-        self._begun: _Begun | None = None
+        self._prefetched: _Prefetched | None = None
 
-    def begin(self, sources: Sequence[str], ids: Sequence[str | int]) -> None:
-        """Draw the first block of these sources beside what comes next, such as beam search for their hypotheses.
-
-        A GPU that is given several searches at once is kept busier than by one after another.
-        """
-        block = self.blocks[0] if self.blocks and self._model.two_searches else 0
-        if not block or (self._begun is not None and self._begun.indices(ids, sources) is not None):
+    def prefetch(self, sources: Sequence[str], ids: Sequence[str | int]) -> None:
+        """Draw the first block of these sources in the background, such as during beam search for their hypotheses:
+        concurrent searches keep a GPU busier."""
+        block = self.blocks[0] if self.blocks and self._model.thread_safe else 0
+        if not block or (self._prefetched is not None and self._prefetched.indices(ids, sources) is not None):
             return
-        try_out(self._model.device)
-        self._begun = _Begun(self._encoded(sources, ids), ids, sources, block)
+        probe_device(self._model.device)
+        self._prefetched = _Prefetched(self._encoded(sources, ids), ids, sources, block)
 
     def start(self, records: Sequence[Record]) -> _ModelDrawer:
         """Begin a window."""
         sources = [source_of(record) for record in records]
         names = [record.id for record in records]
-        begun, self._begun = self._begun, None
+        begun, self._prefetched = self._prefetched, None
         indices = None if begun is None else begun.indices(names, sources)
         if begun is None or indices is None:
             return _ModelDrawer(self, self._encoded(sources, names), list(range(len(records))))
         return _ModelDrawer(self, begun.encoded, indices, begun)
 
     def _encoded(self, sources: Sequence[str], ids: Sequence[str | int]) -> EncodedSources:
-        return EncodedSources(self._model, sources, ids, self._drawing)
+        return EncodedSources(self._model, sources, ids, self._settings)
 
 
-class _Begun:
-    """The first draws of some sources, made by a thread of their own. It ends with the process, if that ends first."""
+class _Prefetched:
+    """The first draws of some sources, made by a daemon thread."""
 
     def __init__(self, encoded: EncodedSources, ids: Sequence[str | int], sources: Sequence[str], count: int) -> None:
         self.encoded = encoded
@@ -278,7 +276,7 @@ class _Begun:
         try:
             drawn = self.encoded.draw(wants)
             self._drawn.set_result({want.sentence: draws for want, draws in zip(wants, drawn, strict=True)})
-        except BaseException as error:  # handed over whatever it is, or the race would wait for ever
+        except BaseException as error:  # any error is handed over, or the race would wait forever
             self._drawn.set_exception(error)
 
     def indices(self, ids: Sequence[str | int], sources: Sequence[str]) -> list[int] | None:
@@ -298,14 +296,14 @@ class _ModelDrawer:
     """
 
     def __init__(
-        self, sampler: ModelSampler, encoded: EncodedSources, indices: list[int], begun: _Begun | None = None
+        self, sampler: ModelSampler, encoded: EncodedSources, indices: list[int], begun: _Prefetched | None = None
     ) -> None:
-        self._sampler, self._encoded, self._indices, self._begun = sampler, encoded, indices, begun
+        self._sampler, self._encoded, self._indices, self._prefetched = sampler, encoded, indices, begun
         self._drawn = [Draws([], [])] * len(indices)
 
     def draw(self, wants: Sequence[Want]) -> list[Draws]:
         """The draws of each want."""
-        self._take_begun()
+        self._take_prefetched()
         missing = []
         for want in wants:
             have, end = len(self._drawn[want.sentence].texts), want.first + want.count
@@ -323,9 +321,9 @@ class _ModelDrawer:
             found.append(Draws(drawn.texts[part], logprobs))
         return found
 
-    def _take_begun(self) -> None:
+    def _take_prefetched(self) -> None:
         """Wait for the first draws; those that failed are made again when they are missing."""
-        begun, self._begun = self._begun, None
+        begun, self._prefetched = self._prefetched, None
         drawn = {} if begun is None else begun.drawn()
         self._sampler.drawn += sum(len(draws.texts) for draws in drawn.values())
         for sentence, index in enumerate(self._indices):

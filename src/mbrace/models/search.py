@@ -1,4 +1,4 @@
-"""What beam search and sampling have in common: time steps of a decoder's rows, and several searches at once.
+"""What beam search and sampling share: time steps of a decoder's rows, and concurrent searches.
 
 The rows of one source are neighbours, and those in use come first. Mostly there are no others. On a GPU, where a step
 is recorded for a fixed number of rows, some are left over. With kernels (fused.py) these take little time, unless
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from mbrace.models import gpu
 
-# A step is recorded in about the time that a GPU takes for the steps that are left, for so many rows more.
+# Recording a step takes about as long as a GPU takes to run the remaining steps for this many more rows.
 RECORDING_ROWS = 1000
 
 
@@ -51,7 +51,7 @@ class DecoderState(Protocol):
     def step(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
         """Feed the last id of each row, (rows,); logits (rows, vocabulary) and a bias to be added.
 
-        The bias (vocabulary,) is float32, or None; logits are in the model's own precision, and mean nothing for rows
+        The bias (vocabulary,) is float32, or None; logits are in the model's own precision, and undefined for rows
         that are not in use.
         """
         ...
@@ -70,7 +70,7 @@ class StepDecoder(Protocol):
     def encode(self, source: Tensor, mask: Tensor) -> Any:
         """The memory of padded source ids (sources, width), real where `mask` is True.
 
-        It has `select` and `join`; that of a model with `two_searches` (live.py), which pads on the right, also `part`.
+        It has `select` and `join`; that of a model with `thread_safe` (live.py), which pads on the right, also `part`.
         """
         ...
 
@@ -114,12 +114,12 @@ class Search:
             self.advance(time)
             if time > 0:
                 startup.close()
-            if (time + 1) % self.check_every == 0 and not self.cut(time + 1):
+            if (time + 1) % self.check_every == 0 and not self.compact(time + 1):
                 break
         self.recorder.forget()
 
-    def cut(self, time: int) -> bool:
-        """Go on, from the step at `time`, with what is left, if that pays; False if nothing is left."""
+    def compact(self, time: int) -> bool:
+        """Drop finished rows before the step at `time` if that pays; False if none is left."""
         raise NotImplementedError
 
     def advance(self, time: int) -> None:
@@ -130,7 +130,7 @@ class Search:
             self.state.begin(time, len(self.ids))  # again, if recording was tried and failed
             self.step()
 
-    def worth_cutting(self, rows: int, of: int, time: int) -> bool:
+    def worth_compacting(self, rows: int, of: int, time: int) -> bool:
         """Whether it pays, before the step at `time`, to go on with `rows` alone: a step is to be recorded again."""
         if self.recorder.records and not self.state.moves(time):
             return not self.state.skips and rows <= 0.4 * of and of - rows >= RECORDING_ROWS
@@ -145,9 +145,8 @@ def is_end(ids: Tensor, ends: tuple[int, ...]) -> Tensor:
     return found
 
 
-# Seconds that Python lets a thread go on before it gives another one a turn, while threads give work to a GPU, which
-# waits for them. Python's usual 0.005 seconds are too long for that.
-SHORT_TURN = 0.0005
+# Python's switch interval in seconds while several threads launch GPU work: the usual 0.005 makes the GPU wait.
+SWITCH_INTERVAL = 0.0005
 
 Found = TypeVar("Found")
 Written = TypeVar("Written")
@@ -163,7 +162,7 @@ def run_searches(
     """What `write` makes of what `search` finds, for numbers from 0 to count - 1; it writes while the next one runs.
 
     `concurrent` searches run at the same time, each on a stream of its own. One for which the GPU has too little memory
-    beside the others is run again, without others.
+    next to the others is run again alone.
     """
     with ThreadPoolExecutor(1) as writer:
         if min(concurrent, count) < 2:
@@ -186,8 +185,8 @@ def _run_together(
     device: torch.device,
     concurrent: int,
 ) -> list[Future[Written] | None]:
-    """The same for several searches at once; None where there was too little memory."""
-    try_out(device)
+    """The same for concurrent searches; None where there was too little memory."""
+    probe_device(device)
     here: Any = torch.cuda.current_stream(device) if device.type == "cuda" else None
     numbers, thread = itertools.count(), threading.local()
 
@@ -204,28 +203,28 @@ def _run_together(
 
     searchers = ThreadPoolExecutor(concurrent, initializer=begin_thread)
     try:
-        with _short_turns():
+        with _short_switch_interval():
             found = list(searchers.map(work, range(count)))
     except Exception:
         searchers.shutdown(cancel_futures=True)
         raise
-    except BaseException:  # such as Ctrl-C: whatever still runs ends later
+    except BaseException:  # such as Ctrl-C: running searches end later
         searchers.shutdown(wait=False, cancel_futures=True)
         raise
     searchers.shutdown()
     return found
 
 
-def try_out(device: torch.device) -> None:
-    """Find out now what can be used on a device, before several threads need to know."""
+def probe_device(device: torch.device) -> None:
+    """Find out what a device supports, before several threads need to know."""
     gpu.kernels_for(device)
     gpu.can_record(device)
 
 
 @contextmanager
-def _short_turns() -> Iterator[None]:
+def _short_switch_interval() -> Iterator[None]:
     before = sys.getswitchinterval()
-    sys.setswitchinterval(min(SHORT_TURN, before))
+    sys.setswitchinterval(min(SWITCH_INTERVAL, before))
     try:
         yield
     finally:

@@ -91,7 +91,7 @@ class Seq2Seq(LiveModel):
         with torch.inference_mode():
             if config.model_type == "marian" and forced is None:
                 self.decoder = MarianDecoder(model, self.dtype)
-                self.two_searches = True
+                self.thread_safe = True
                 self.rows = rows or (8192 if cuda else 512)
                 if cuda and rows is None:
                     free = torch.cuda.mem_get_info(self.device)[0]
@@ -104,10 +104,10 @@ class Seq2Seq(LiveModel):
 
 
 def steps_that_fit(config: Any, rows: int, free: int) -> int:
-    """For how many time steps a Marian model can decode `rows` at a time on a GPU with so many `free` bytes: the more
-    rows, the less the host is in the way.
+    """How many time steps a Marian model can decode `rows` for on a GPU with this many `free` bytes: with more rows,
+    the host is less of a bottleneck.
 
-    Three searches may run at once. Of the memory of each, most holds the logits, and the keys and values while they are
+    Three searches may run concurrently. Most memory of each holds the logits, and the keys and values while they are
     copied to twice the room (kv_cache.py).
     """
     logits = (config.decoder_vocab_size or config.vocab_size) * 10
@@ -132,7 +132,7 @@ def end_ids(model: Any, default: Any) -> tuple[int, ...]:
     return tuple(int(number) for number in (ids if isinstance(ids, list | tuple) else [ids]))
 
 
-# What is fetched from the hub besides the files of an encoder.
+# What is fetched from the hub in addition to the files of an encoder.
 FILES = ("generation_config.json", "*.spm", "target_vocab.json", "chat_template*", "*.tiktoken", "*.tiktoken.model")
 
 

@@ -52,8 +52,8 @@ def texts_of(codec: Codec, ids: NDArray[np.int32]) -> list[str]:
 
 
 def _pieces(codec: Codec, pieces: Sequence[str | None], bytes_of: Sequence[int]) -> Pieces | None:
-    """What `codec.decode` writes, from its pieces (None writes nothing); None if the two differ for any piece alone, as
-    they do where SentencePiece was told to change texts that it writes."""
+    """What `codec.decode` writes, from its pieces (None writes nothing); None if the two differ for any single piece,
+    as they do for a SentencePiece model with denormalisation rules."""
     texts = ["" if piece is None else piece.replace("▁", " ") for piece in pieces]
     fast = Pieces(texts, bytes_of)
     alone = np.arange(len(pieces), dtype=np.int32)[:, None]

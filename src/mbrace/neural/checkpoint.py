@@ -45,7 +45,7 @@ REFUSED = {
     "referenceless_regression_metric": "it has no reference, so it is not a utility for MBR decoding; "
     "give it to mbrace.Referenceless (`mbrace rerank --qe`)",
 }
-TOGETHER = ("unified_metric", "xcomet_metric")  # the classes that read the texts of a pair together
+CROSS_ENCODERS = ("unified_metric", "xcomet_metric")  # the classes that read the texts of a pair together
 PARTS = ("encoder.model.", "layerwise_attention.", "estimator.")  # the prefixes of the weights of every class
 
 # encoder_model: the transformers classes of its network, configuration and tokenizer.
@@ -224,7 +224,7 @@ def _minilm_tokenizer(folder: Path, near: Sequence[Path]) -> Path:
 def build_readout(checkpoint: Checkpoint, layers: int) -> Readout:
     """How the checkpoint makes a vector from `layers` hidden states (the first is the embedding layer's)."""
     settings, state = checkpoint.settings, checkpoint.part("layerwise_attention.")
-    if settings["pool"] == "default":  # the last layer's first token, whatever `layer` says
+    if settings["pool"] == "default":  # the last layer's first token; `layer` is ignored
         return Readout("cls")
     if settings["layer"] != "mix":
         check_weights(state, {}, "layerwise_attention.", checkpoint.path)

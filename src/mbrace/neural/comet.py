@@ -42,7 +42,7 @@ class Comet(NeuralUtility):
 
     def __new__(cls, model: str | Path | None = None, **options: Any) -> Any:
         """An `XCOMET` where the checkpoint is one."""
-        if cls is Comet and layout.class_of(model or COMET_22) in layout.TOGETHER:
+        if cls is Comet and layout.class_of(model or COMET_22) in layout.CROSS_ENCODERS:
             # in a package above this one, which may only be imported when it is needed
             return importlib.import_module("mbrace.cross.xcomet").XCOMET(model, **options)
         return super().__new__(cls, model, **options)

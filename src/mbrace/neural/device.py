@@ -115,7 +115,7 @@ def bfloat16_speedup() -> float:
 
 @contextlib.contextmanager
 def without_cudnn_attention() -> Iterator[None]:
-    """Inside, torch does not use cuDNN's attention, which plans anew for every shape, slower than the batch itself.
+    """Inside, torch does not use cuDNN's attention, which plans for every new shape, slower than the batch itself.
 
     The switch applies to the whole process, so the last thread to leave restores it.
     """
@@ -152,7 +152,7 @@ def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Non
         kernel[(programs,)](*arguments, **constants)
 
 
-def in_halves(work: Callable[[Any], Item], rows: Any, one: str, smaller: Callable[[Any], None]) -> list[Item]:
+def halve_on_oom(work: Callable[[Any], Item], rows: Any, one: str, smaller: Callable[[Any], None]) -> list[Item]:
     """What `work` makes of rows, which can be sliced: in halves, and halves of these, where a GPU is out of memory.
 
     `smaller` is called with the half that is tried next; `one` names a single row, in the error if that is too much.
@@ -166,7 +166,7 @@ def in_halves(work: Callable[[Any], Item], rows: Any, one: str, smaller: Callabl
     torch.cuda.empty_cache()
     halves = rows[: len(rows) // 2], rows[len(rows) // 2 :]
     smaller(halves[0])
-    return [found for half in halves for found in in_halves(work, half, one, smaller)]
+    return [found for half in halves for found in halve_on_oom(work, half, one, smaller)]
 
 
 def prefetched(items: Iterable[Item], *, most: int = 4) -> Generator[Item]:

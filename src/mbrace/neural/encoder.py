@@ -1,8 +1,8 @@
 """Strings to sentence vectors: batches of strings, sorted by length, go through a transformer.
 
 BERT, RoBERTa and XLM-RoBERTa need no padding (packed.py): in float32 on a CPU, and in 16 bits on a GPU. On a CPU
-nothing is ever padded, so a batch of another network holds strings of one length only, and every row of a matrix
-product has the same bits whatever the other rows are (if there are enough rows: see `repeats_for_cpu`): the vector of a
+there is no padding: a batch of another network holds strings of one length only, and every row of a matrix product has
+the same bits regardless of the other rows (if there are enough rows: see `repeats_for_cpu`): the vector of a
 string does not depend on its batch, window or step. On a GPU it does, and a small batch takes as long as a large one,
 so other networks get padded batches there.
 """
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mbrace.errors import warn
-from mbrace.neural.device import in_halves, without_cudnn_attention
+from mbrace.neural.device import halve_on_oom, without_cudnn_attention
 from mbrace.neural.packed import PackedNetwork, packed_network
 from mbrace.neural.tokens import (
     TokenBatch,
@@ -257,7 +257,7 @@ class Encoder:
                 self._warned_of_memory = True
                 warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
 
-        return torch.cat(in_halves(self._forward, rows, f"one string of {rows.longest} tokens", smaller))
+        return torch.cat(halve_on_oom(self._forward, rows, f"one string of {rows.longest} tokens", smaller))
 
     def _forward(self, rows: TokenBatch) -> Tensor:
         """Vectors of one batch of token ids, (rows, units)."""

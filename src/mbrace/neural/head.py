@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mbrace.errors import UserError, warn
-from mbrace.neural.device import first_line, in_halves
+from mbrace.neural.device import first_line, halve_on_oom
 from mbrace.neural.encoder import repeats_for_cpu
 
 # Bytes of the pairs scored at a time: a CPU is fastest with what fits its cache; a GPU needs large products.
@@ -203,7 +203,7 @@ class Estimator(FeedForward):
 
         pieces = max(1, -(-len(rows) // self._piece(vectors.references)))
         ends = [len(rows) * piece // pieces for piece in range(pieces + 1)]
-        parts = [in_halves(score, range(*both), "one pair", smaller) for both in itertools.pairwise(ends)]
+        parts = [halve_on_oom(score, range(*both), "one pair", smaller) for both in itertools.pairwise(ends)]
         return torch.cat([scores for part in parts for scores in part])
 
     def pairs(self, vectors: PairVectors, rows: Tensor, columns: Tensor) -> Tensor:

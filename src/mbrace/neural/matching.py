@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrace.neural.device import in_halves
+from mbrace.neural.device import halve_on_oom
 from mbrace.neural.encoder import Encoder, Readout
 from mbrace.neural.head import linear, to_device
 from mbrace.neural.scorer import GrowingRows
@@ -167,7 +167,7 @@ def _best(vectors: Tensor, others: Tensor, shapes: list[tuple[int, int]]) -> tup
         over = [each.view(len(each), *shape).amax(dim=2) for each, shape in zip(parts, shapes, strict=True)]
         return torch.cat(over, dim=1).view(count, length, -1), cosines.view(count, length, -1).amax(dim=1)
 
-    found = in_halves(best, vectors, "one hypothesis of BERTScore", lambda half: None)
+    found = halve_on_oom(best, vectors, "one hypothesis of BERTScore", lambda half: None)
     return torch.cat([each[0] for each in found]), torch.cat([each[1] for each in found])
 
 

@@ -66,7 +66,7 @@ def attention_for(device: torch.device, dtype: torch.dtype) -> Attention | None:
 
 
 def add_norm(x: Tensor, branch: Tensor, weight: Tensor, bias: Tensor, eps: float, used: Tensor | None = None) -> Tensor:
-    """Layer normalisation of x + branch, both (..., units); from row `used` (1,) on, if given, it means nothing."""
+    """Layer normalisation of x + branch, both (..., units); from row `used` (1,) on, if given, it is undefined."""
     kernel = kernel_for(x.device)
     if kernel is None:
         return F.layer_norm(x + branch, weight.shape, weight, bias, eps)

@@ -88,7 +88,7 @@ def prefetch(
     corpus: Corpus, *, tokens: int, pad: int, seed: int, first: int, device: Any, resample: Resample | None = None
 ) -> Generator[tuple[Any, Any, int], None, None]:
     """Padded batches without end, from number `first` of a sequence that depends on `seed` only. With `resample`, the
-    pairs of a batch are segmented anew.
+    pairs of a batch are segmented again.
 
     A thread pads (and pins) up to 16 batches ahead, so that the training loop never waits for them.
     """
@@ -153,7 +153,7 @@ class TrainingRun:
         torch.manual_seed(options.seed)
         size = SIZES[options.size]
         self.model = new_model(size, vocabulary, dropout=options.dropout)
-        if options.initial is not None:  # the weights alone: the optimizer begins anew
+        if options.initial is not None:  # the weights alone, with a fresh optimizer
             self.model.load_like(read_network(Path(options.initial)), options.initial)
         self.model = self.model.to(device)
         self.rate = size.rate if options.rate is None else options.rate
@@ -395,7 +395,7 @@ def trainable(model: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def print_on_stderr(message: str) -> None:
-    """Print a message at once."""
+    """Print a message and flush."""
     print(message, file=sys.stderr, flush=True)
 
 
