@@ -232,25 +232,15 @@ def is_marian(folder: Path) -> bool:
     config = pretrained.read_config(folder)
     forced = _generation(folder, config).get("forced_bos_token_id")
     known = config.get("activation_function", "gelu") in ACTIVATIONS and forced is None
-    return config.get("model_type") == "marian" and known and _weights_of(folder) is not None
+    return (
+        config.get("model_type") == "marian" and known and any((folder / name).is_file() for name in pretrained.WEIGHTS)
+    )
 
 
 def read_network(folder: Path) -> MarianNetwork:
     """The network in a folder, in float32, for decoding."""
-    config, path = pretrained.read_config(folder), _weights_of(folder)
-    if path is None:
-        raise UserError(f"{folder}: has no weights (model.safetensors or pytorch_model.bin); download it again")
-    with pretrained.reading(path, "weights"):
-        if path.suffix == ".safetensors":
-            arrays = require("safetensors.torch", extra="models").load_file(path)
-        else:
-            arrays = torch.load(path, map_location="cpu", weights_only=True)
-    return MarianNetwork.of(config, _generation(folder, config), arrays, str(folder))
-
-
-def _weights_of(folder: Path) -> Path | None:
-    files = (folder / name for name in ("model.safetensors", "pytorch_model.bin"))
-    return next((path for path in files if path.is_file()), None)
+    config, (_, weights) = pretrained.read_config(folder), pretrained.read_weights(folder)
+    return MarianNetwork.of(config, _generation(folder, config), weights, str(folder))
 
 
 def _generation(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -212,15 +212,15 @@ def quiet() -> Any:
     return transformers
 
 
-_FILES = (*SAFETENSORS[:2], *PICKLES[:2])  # one file or an index of parts, of each kind
+WEIGHTS = (*SAFETENSORS[:2], *PICKLES[:2])  # one file or an index of parts, of each kind
 
 
 def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
     """The file that holds the weights or lists their files, and the weights."""
-    for file in (folder / name for name in _FILES):
+    for file in (folder / name for name in WEIGHTS):
         if file.is_file():
             return file, _read_parts(file) if file.suffix == ".json" else _read_file(file)
-    raise UserError(f"{folder}: has no weights ({_FILES[0]}, {_FILES[2]}); copy or download the model again")
+    raise UserError(f"{folder}: has no weights ({WEIGHTS[0]}, {WEIGHTS[2]}); copy or download the model again")
 
 
 def _read_parts(index: Path) -> dict[str, Tensor]:
