@@ -91,6 +91,7 @@ class MetricX(CrossUtility):
         self.reads_references = not qe
         self.reads_sources = qe or self.version.hybrid
         self.needs_source = self.reads_references and SOURCE in self.version.order
+        self._joins = _joins(self)
 
     def session(self) -> MetricXSession:
         """An empty session, for one window."""
@@ -106,6 +107,8 @@ class MetricX(CrossUtility):
     def tokenize(self, entries: Sequence[tuple[str, str]]) -> list[list[int] | None]:
         """Token ids of strings, with the word that names their role, as they would be inside an input; None for a
         string whose tokens would depend on its neighbours."""
+        if not self._joins:
+            return [self.encode([text])[0] if role == WHOLE else None for role, text in entries]
         neighbour = self.encode(["x"])[0]  # before and after each string
         framed = [text if role == WHOLE else f"x {LABELS[role]}: {text} x" for role, text in entries]
         found: list[list[int] | None] = []
@@ -150,6 +153,20 @@ def _find_tokenizer(folder: Path, given: str | Path | None) -> Path:
 def _is_plain(text: str) -> bool:
     """Whether both ends of a string are visible characters: a tokenizer may merge spaces with their neighbours."""
     return bool(text) and text[0].isprintable() and text[-1].isprintable() and not (text[0] + text[-1]).count(" ")
+
+
+def _joins(utility: MetricX) -> bool:
+    """Whether the tokenizer splits at spaces, so that inputs can be joined from strings tokenised separately."""
+    utility._joins = True
+    texts = ["A man rides, slowly.", "x", "1,024 Wörter (2023)!", "он сказал", "これは本です", "the the", "source: a"]
+    roles = utility.version.order if utility.reads_references else utility.version.quality
+    rows = [[texts[(begin + step) % len(texts)] for step in range(len(roles))] for begin in range(len(texts))]
+    wholes = utility.encode([_input(roles, row) for row in rows])
+    for row, whole in zip(rows, wholes, strict=True):
+        parts = utility.tokenize(list(zip(roles, row, strict=True)))
+        if any(part is None for part in parts) or [one for part in parts for one in part or ()] != whole:
+            return False
+    return True
 
 
 def _input(roles: Sequence[str], texts: Sequence[str]) -> str:

@@ -201,6 +201,13 @@ _MOST_WORDS = 500_000  # cached; beyond that the cache is emptied
 _MODELS = ("WordPiece", "Unigram", "BPE", "WordLevel")
 _NORMALIZERS = ("BertNormalizer", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Precompiled", "Strip")
 _SPLITTERS = ("BertPreTokenizer", "Whitespace", "WhitespaceSplit")
+_TRIALS = (
+    "", " ", "a", "The cat sat.", "Don't (really) stop, U.S. friends!", " two  spaces and  three   ", "a\tb \n c",
+    "Grüße aus Łódź, naïve café", "Привет мир, ёлка", "東京 と 大阪 서울 도시", "e\u0301 \u0301a o\u0308",
+    "x \u00a8 y \ufb01n",
+    "1,000.50 % of 3/4 -- 'quoted' \"text\"", "\u201cquotes\u201d \u2026 and \u2013 dashes", "a\u00a0b \u2581c \u3000d",
+    "supercalifragilisticexpialidocious " * 3, "👩‍👩‍👧 family 🇩🇪 flag", "ÀÉÎ İstanbul ǅ ŉ",
+)  # fmt: skip
 
 
 class WordTokenizer:
@@ -226,7 +233,10 @@ class WordTokenizer:
             and not any(token.normalized or token.content.split() != [token.content] for token in added)
         )
         around = _around(tokenizer) if apart else None
-        return None if around is None else cls(tokenizer, *around, [token.content for token in added])
+        if around is None:
+            return None
+        words = cls(tokenizer, *around, [token.content for token in added])
+        return words if words._agrees() else None
 
     def forget(self) -> None:
         """Forget all words."""
@@ -277,6 +287,12 @@ class WordTokenizer:
         self._tokenizer.no_padding()
         encode = getattr(self._tokenizer, "encode_batch_fast", self._tokenizer.encode_batch)
         return [encoding.ids for encoding in encode(texts, add_special_tokens=False)]
+
+    def _agrees(self) -> bool:
+        """Whether it gives texts of many kinds the same tokens as the tokenizer itself."""
+        found, _ = self.tokens(_TRIALS, 10**6)
+        usual = [[*self._before.tolist(), *ids, *self._after.tolist()] for ids in self._encode(_TRIALS)]
+        return [ids.tolist() for ids in found] == usual
 
 
 def _around(tokenizer: Any) -> tuple[list[int], list[int]] | None:
