@@ -22,25 +22,46 @@ from mbrace.servers.http import Client
 from mbrace.utility import Cost
 
 
-class ServerEncoder:
-    """Turns strings into vectors of length 1 with a server, `per_request` strings per request. The vector of a blank
-    text, which servers refuse, is all zeros."""
+class EmbeddingServer(NeuralUtility):
+    """The cosine between a server's embeddings of hypothesis and reference; each string is sent once per window, the
+    vector of a blank text, which servers refuse, is all zeros.
 
+    `url` is the server's, with or without /v1; `model` is the model's name there. `answers` is a file that keeps
+    embeddings, so that none is asked for twice. `concurrency`, `retries`, `timeout` and `api_key` are those of
+    `Server`; `options` (`dimensions`, ...) go into every request unchanged.
+    """
+
+    needs_source = False
     device = torch.device("cpu")
-    truncated = 0  # unknown: a server cuts or refuses long texts itself
 
     def __init__(
         self,
-        client: Client,
-        body: Mapping[str, Any],
+        url: str,
+        model: str,
         *,
-        per_request: int,
-        answers: str | Path | None,
+        per_request: int = 64,
+        answers: str | Path | None = None,
+        concurrency: int = 8,
+        retries: int = 6,
+        timeout: float = 120.0,
+        api_key: str | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._client, self._body, self._per_request = client, dict(body), per_request
+        check_whole("per_request", per_request, least=1)
+        self._client = Client(
+            url, "/embeddings", api_key=api_key, concurrency=concurrency, retries=retries, timeout=timeout
+        )
+        self._body = {"model": model, "encoding_format": "float", **(options or {})}
+        self._per_request, self._units = per_request, 0  # units are not known before the first answer
         self._file = None if answers is None else AnswerFile(answers)
-        self._units: int | None = None  # not known before the first answer
-        self.cost = Cost()
+        self.encoder, self.head = self, Cosine()
+        self.name = f"cosine|server:{model}"
+        self.cost = Cost()  # the requests so far, and how many answers were kept from before
+
+    @property
+    def truncated(self) -> int:
+        """Unknown: a server cuts or refuses long texts itself."""
+        return 0
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Vectors (texts, units), normalised."""
@@ -51,13 +72,13 @@ class ServerEncoder:
                 vectors[text] = np.frombuffer(base64.b64decode(kept["embedding"]), dtype="<f4")
                 self.cost += Cost(kept_answers=1)
         new = [text for text in dict.fromkeys(texts) if text.strip() and text not in vectors]
-        if not new and not vectors and self._units is None:
+        if not new and not vectors and not self._units:
             new = ["."]  # only blank texts: ask for any vector, to learn how long they are
         blocks = [new[begin : begin + self._per_request] for begin in range(0, len(new), self._per_request)]
         for block, found in zip(blocks, self._client.gather(map(self._ask, blocks)), strict=True):
             vectors |= dict(zip(block, found, strict=True))
         for vector in vectors.values():  # vectors of different lengths cannot be compared
-            if self._units not in (None, len(vector)):
+            if self._units not in (0, len(vector)):
                 message = f"{len(vector)} numbers for one text and {self._units} for another"
                 raise UserError(f"{self._client.url}: embeddings have {message}; use one model for all texts")
             self._units = len(vector)
@@ -83,46 +104,6 @@ class ServerEncoder:
             for text, vector in zip(texts, vectors, strict=True):
                 self._file.put(self._key(text), {"embedding": base64.b64encode(vector.tobytes()).decode()})
         return vectors
-
-
-class EmbeddingServer(NeuralUtility):
-    """The cosine between a server's embeddings of hypothesis and reference; each string is sent once per window.
-
-    `url` is the server's, with or without /v1; `model` is the model's name there. `answers` is a file that keeps
-    embeddings, so that none is asked for twice. `concurrency`, `retries`, `timeout` and `api_key` are those of
-    `Server`; `options` (`dimensions`, ...) go into every request unchanged.
-    """
-
-    needs_source = False
-
-    def __init__(
-        self,
-        url: str,
-        model: str,
-        *,
-        per_request: int = 64,
-        answers: str | Path | None = None,
-        concurrency: int = 8,
-        retries: int = 6,
-        timeout: float = 120.0,
-        api_key: str | None = None,
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
-        check_whole("per_request", per_request, least=1)
-        client = Client(url, "/embeddings", api_key=api_key, concurrency=concurrency, retries=retries, timeout=timeout)
-        body = {"model": model, "encoding_format": "float", **(options or {})}
-        self._server = ServerEncoder(client, body, per_request=per_request, answers=answers)
-        self.encoder, self.head = self._server, Cosine()
-        self.name = f"cosine|server:{model}"
-
-    @property
-    def cost(self) -> Cost:
-        """The requests so far, and how many answers were kept from before."""
-        return self._server.cost
-
-    def close(self) -> None:
-        """Cancel requests, and close the connections and the file."""
-        self._server.close()
 
 
 def _read(answer: Any, count: int) -> tuple[list[NDArray[np.float32]], Cost]:
