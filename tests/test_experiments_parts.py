@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import gzip
 import json
@@ -11,14 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import overlap
+from generating import block_jobs
 from parts import CandidateSet, Job, JobFolder, Scored, collect, record_digest, score_beams
 
 import mbrace
 from mbrace.errors import UserError
 from mbrace.experiments import experiment
+from mbrace.experiments.claims import table_rows
 from mbrace.experiments.tables import CandidateFile, compute
 from mbrace.experiments.trials import Outcomes
 from mbrace.records import Record
+from mbrace.sampler import Draws
 
 UTILITY = mbrace.Pairwise(overlap, name="overlap|words", schedule=(4, 8))
 
@@ -140,3 +144,39 @@ def test_a_digest_tells_records_apart() -> None:
         Record(["a", "b"], ["c", "d"], id=1),
     ):
         assert record_digest(one) != record_digest(other)
+
+
+class FakeTranslator:
+    """A "model" whose beams and samples are the source's words, turned round by their number."""
+
+    def beam(self, sources: list[str], k: int) -> list[Draws]:
+        return [Draws([" ".join(s.split()[n:] + s.split()[:n]) + f" {n}" for n in range(k)]) for s in sources]
+
+    def sample(self, sources: list[str], n: int, **options: Any) -> list[Draws]:
+        return self.beam(sources, n)
+
+
+class FakeMetric(mbrace.Pairwise):
+    def remembering(self) -> FakeMetric:
+        return self
+
+
+def test_what_is_generated_has_rows_for_beam_search_by_every_metric(tmp_path: Path) -> None:
+    args = argparse.Namespace(out=tmp_path / "jobs", small=True)
+    pairs = [("ein kleiner Hund", "ein Hund 0"), ("zwei Katzen im Haus", "Katzen im Haus zwei")]
+    chosen = CandidateSet("x", "test", len(pairs), trials=2)
+    metric = FakeMetric(overlap, name="overlap|words", schedule=(4, 8))
+    block_jobs(args, FakeTranslator(), metric, "learned multilingual", chosen, 0, pairs)
+    folder = JobFolder(args.out)
+    assert [folder.work(), folder.work()] == ["x.test.00000", None]
+    collect(folder, "x", "test", tmp_path / "out", {})
+    found = Outcomes.load(tmp_path / "out" / "data" / "x.test.learned-multilingual.npz")
+    assert (found.about["kind"], found.about["options"]) == ("encoder", "--utility learned --metric-model multilingual")
+    assert sorted(found.baselines) == ["beam 10", "beam 5"]
+    names = {"score", "score by chrF++", "score by chrF2", "score by BLEU"}
+    assert all(set(scores) == names for scores in found.baselines.values())
+    texts, references = ["ein kleiner Hund 0", "zwei Katzen im Haus 0"], [reference for _, reference in pairs]
+    expected = mbrace.ChrF(word_order=0).pairs(texts, references)
+    np.testing.assert_allclose(found.baselines["beam 5"]["score by chrF2"], expected, rtol=1e-6)
+    rows = table_rows(found, {})
+    assert {row["setting"] for row in rows} >= {"beam 5", "beam 10", "alpha=0.99, regret=0.04, forecast=0.0005, cover"}

@@ -65,7 +65,7 @@ class Setting:
             schedule=self.schedule or schedule,
             forecast=self.forecast,
             cover=self.cover,
-            shuffle=False,
+            shuffle=self.cover,  # the draws are in a random order already, and covering goes with shuffling
             seed=seed,
             window=window,
         )
