@@ -31,7 +31,7 @@ def cpu_table(rates: dict[str, float]) -> list[str]:
     lines = [
         f"One core decodes {core:,.0f} segments per second of the bundled captions, which have 62 characters on "
         f"average (256 x 256, alpha 0.99): {hours(core):,.0f} core-hours. News, of 105 characters, takes about 1.5 "
-        "times as long ([rates by text](benchmarks.md)).",
+        "times as long ([rates by text](../bench/results/decode.md)).",
         "",
         f"| nodes of {CORES_PER_NODE} cores | segments per second | limited by | hours | .gz input (MB/s) | readers |",
         "|---:|---:|---|---:|---:|---:|",
