@@ -100,7 +100,7 @@ def server_client() -> Any:
 
 def check_server_answer(raw: bytes) -> None:
     """What a server sends is choices with finite numbers, or embeddings, or an error that can be printed."""
-    from mbrace.servers import chat, embeddings
+    from mbrace.servers import chat, embeddings, judge
 
     def choices(found: Any, chat_endpoint: bool) -> None:
         for choice in chat.choices_of(found, chat=chat_endpoint):
@@ -112,15 +112,28 @@ def check_server_answer(raw: bytes) -> None:
         ((vector,), _) = embeddings._read(found, 1)
         assert all(map(math.isfinite, vector))
 
+    def judgement(found: Any) -> None:
+        text, scores, _ = judge._read(found)
+        assert type(text) is str
+        assert all(type(token) is str for token, _ in scores)
+
+    async def ask() -> None:
+        for client.status in (200, 500):
+            for client.content in (raw, mutated(ANSWER, raw)):
+                for read in (
+                    lambda found: choices(found, True),
+                    lambda found: choices(found, False),
+                    vectors,
+                    judgement,
+                ):
+                    try:
+                        await client.ask({}, read)
+                    except UserError as error:
+                        if not str(error).isprintable():
+                            raise AssertionError("an escape in a message") from error
+
     client = server_client()
-    for client.status in (200, 500):
-        for client.content in (raw, mutated(ANSWER, raw)):
-            for read in (lambda found: choices(found, True), lambda found: choices(found, False), vectors):
-                try:
-                    client.post({}, read)
-                except UserError as error:
-                    if not str(error).isprintable():
-                        raise AssertionError("an escape in a message") from error
+    client.gather([ask()])
 
 
 CONFIGS = {

@@ -85,13 +85,15 @@ def test_changed_checkpoints_are_read_or_refused(changes: bytes) -> None:
 
 
 class Evil:
-    def __reduce__(self) -> tuple[object, tuple[str, str]]:
-        return Path.write_text, (Path("/tmp/mbrace-evil"), "ran")  # type: ignore[return-value]
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[Path, str]]:
+        return Path.write_text, (self.path, "ran")
 
 
-def test_a_pickle_that_would_run_code_is_refused_and_does_not_run() -> None:
+def test_a_pickle_that_would_run_code_is_refused_and_does_not_run(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    Path("/tmp/mbrace-evil").unlink(missing_ok=True)
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        targets.check_checkpoint(pickle.dumps({"state_dict": Evil()}, protocol))
-    assert not Path("/tmp/mbrace-evil").exists()
+        targets.check_checkpoint(pickle.dumps({"state_dict": Evil(tmp_path / "evil")}, protocol))
+    assert not (tmp_path / "evil").exists()
