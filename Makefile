@@ -12,7 +12,7 @@ export NO_MKDOCS_2_WARNING := 1
 
 demo: .stamp-all
 	$(BIN)/mbrace demo
-	$(BIN)/mbrace demo --translate
+	echo "Der Zug hat heute Verspätung." | $(BIN)/mbrace translate
 
 test: lint docs browser
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"

@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 
 import mbrace
-from mbrace.cli import main, race_picture
+from mbrace.cli import main
 from mbrace.cli.demo import _print_labelled as print_labelled
-from mbrace.result import RaceRecorder
+from mbrace.cli.demo import show_race
 
 BLOCKED = """
 import sys
@@ -30,7 +30,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_demo_and_decode_run_without_any_extra(candidates: Path, tmp_path: Path, answers: bytes) -> None:
-    demo = [sys.executable, "-c", BLOCKED, "demo", "--sentences", "8", "--examples", "1"]
+    demo = [sys.executable, "-c", BLOCKED, "demo", "--sentences", "8"]
     done = subprocess.run(demo, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"})
     assert done.returncode == 0, done.stderr
     assert "standard MBR" in done.stdout
@@ -83,7 +83,7 @@ def test_the_demo_counts_gains_and_losses_as_a_hand_count_does(capsys: pytest.Ca
     ]
     better, worse = sum(gain > 1e-9 for gain in gains), sum(gain < -1e-9 for gain in gains)
     assert better
-    assert main(["demo", "--sentences", "12", "--examples", "1"]) == 0
+    assert main(["demo", "--sentences", "12"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert (
         f"closer to the human reference than beam search's in {better} of 12 sentences, further from it in {worse}."
@@ -100,48 +100,17 @@ def test_the_bundled_candidates_are_the_first_of_the_experiments(monkeypatch: py
         assert list(file) == demo_candidates.bundled_lines()
 
 
-def test_a_race_on_a_terminal_moves_and_elsewhere_is_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(race_picture, "SECONDS_PER_STEP", 0.0)
+def test_a_race_is_a_line_per_step_whose_numbers_are_those_of_its_answer() -> None:
     record = mbrace.Record([f"a b c {n}" for n in range(30)], [f"a b c {n % 3}" for n in range(64)], source="s")
-    shown = {}
-    for terminal in (True, False):
-        console = Console(width=80, file=io.StringIO(), force_terminal=terminal, _environ={"TERM": "xterm"})
-        race_picture.show_race(console, record, mbrace.ChrF(), plain=False)
-        shown[terminal] = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "\x1b[2K" in shown[True]  # a line is drawn over
-    assert "\x1b" not in shown[False]
-    assert "step 1: 16 pseudo-references, 30 -> " in shown[False]
-    console = Console(width=80, file=io.StringIO(), force_terminal=True, _environ={"TERM": "xterm"})
-    race_picture.show_race(console, record, mbrace.ChrF(), plain=True)
-    assert "step 1: 16 pseudo-references, 30 -> " in console.file.getvalue()  # type: ignore[attr-defined]
-
-
-def test_demo_plain_is_the_same_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = []
-    for options in ([], ["--plain"]):
-        assert main(["demo", "--sentences", "1", "--examples", "0", *options]) == 0
-        shown.append(capsys.readouterr().out.split("\n\n")[0])
-    assert shown[0] == shown[1]
-
-
-def test_a_picture_has_a_dot_for_each_hypothesis_and_keeps_its_height() -> None:
-    record = mbrace.Record([f"a b c {n}" for n in range(70)] + ["a b c 0"], [f"a b c {n % 3}" for n in range(64)])
-    prune = mbrace.Confidence(0.9)
-    recorder = RaceRecorder(prune)
-    [answer] = mbrace.decode_corpus([record], prune=prune, watch=recorder)
-    frames = race_picture.race_frames(record, answer, recorder.steps)
-    assert [len(frame.kept) for frame in frames[1:]] == [step.survivors for step in answer.steps]
-    assert [frame.pseudo_references for frame in frames[1:]] == [step.pseudo_references for step in answer.steps]
-    assert frames[-1].utility_calls == answer.utility_calls
-    assert frames[-1].best[0] == (pytest.approx(answer.utility), answer.text)
-    pictures = [race_picture.picture(frame, width=80, dots=race_picture.ASCII).plain for frame in frames]
-    assert {text.count("\n") for text in pictures} == {pictures[0].count("\n")}
-    for text, frame in zip(pictures, frames, strict=True):
-        dots = "".join(text.splitlines()[1:3])
-        assert len(dots) == 70
-        assert dots.count("#") == len(frame.kept)
-        assert dots.count("x") == len(frame.alive - frame.kept)
-        assert max(map(len, text.splitlines())) <= 80
+    console = Console(width=80, file=io.StringIO(), force_terminal=False)
+    show_race(console, record, mbrace.ChrF())
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    [answer] = mbrace.decode_corpus([record])
+    alive = 30
+    for number, step in enumerate(answer.steps, 1):
+        assert f"step {number}: {step.pseudo_references} pseudo-references, {alive} -> {step.survivors} hypo" in shown
+        alive = step.survivors
+    assert f"answer: {answer.text}\n{answer.utility_calls:,} utility calls; standard MBR: 1,920" in shown
 
 
 def test_candidates_are_saved_once_and_under_an_honest_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,13 +121,13 @@ def test_candidates_are_saved_once_and_under_an_honest_name(tmp_path: Path, caps
         ([str(path)], "exists; give another name"),
         ([str(tmp_path / "news.jsonl")], "give a name that ends with .jsonl.xz"),
         ([str(tmp_path / "gone" / "news.jsonl.xz")], "No such file or directory"),
-        ([str(tmp_path / "b.jsonl.xz"), "--translate"], "--translate and --save: give one of them"),
+        ([str(tmp_path / "b.jsonl.xz"), "--answer"], "--answer and --save: give one of them"),
     ):
         assert main(["demo", "--save", *options]) == 2
         assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("options", [["--sentences", "0"], ["--sentences", "-3"], ["--examples", "-1"]])
+@pytest.mark.parametrize("options", [["--sentences", "0"], ["--sentences", "-3"]])
 def test_a_demo_of_nothing_is_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", *options]) == 2
     assert f"{' '.join(options)}: must be" in capsys.readouterr().err

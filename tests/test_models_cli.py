@@ -107,33 +107,3 @@ def test_a_device_that_cannot_be_used_is_named_before_work(
     assert main([command, *given, "-o", f"{tmp_path}/o", "--device", "abacus"]) == 2
     assert "device abacus: cannot be used (" in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} == {"sources.txt"}
-
-
-def test_the_bundled_translator_translates_as_the_command_with_each_preset_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from mbrace.cli import demo
-
-    monkeypatch.setattr(demo, "SENTENCES", ("Die Katze schläft auf dem Sofa.",))
-    monkeypatch.setattr(demo, "BEAM", 8)
-    assert main(["demo", "--translate"]) == 0
-    shown = capsys.readouterr().out
-    assert "The cat" in shown
-    assert "sleep" in shown
-    sources = tmp_path / "german.txt"
-    sources.write_text("Die Katze schläft auf dem Sofa.\n")
-    for preset in ("paper", "fast"):
-        out = tmp_path / f"{preset}.txt"
-        assert main(["translate", str(sources), "-o", str(out), "--preset", preset, "--beam", "8"]) == 0
-        assert f"--preset {preset:<5} {out.read_text().strip()}" in shown
-
-
-def test_without_its_packages_the_demo_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import importlib.util
-
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find(name))
-    assert main(["demo", "--translate"]) == 0
-    assert "torch not installed; pip install 'mbrace[models]'" in capsys.readouterr().out

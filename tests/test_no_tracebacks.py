@@ -170,7 +170,7 @@ def test_a_terminal_of_ascii_alone_shows_other_characters_as_escapes(tmp_path: P
     for words in (
         ["decode", tmp_path / "in.jsonl", "--explain", "1"],
         ["compare", tmp_path / "é.txt", tmp_path / "é.txt", "--reference", tmp_path / "é.txt"],
-        ["demo", "--sentences", "2", "--examples", "1", "--plain"],
+        ["demo", "--sentences", "2"],
     ):
         done = subprocess.run([*COMMAND, *map(str, words)], capture_output=True, env=ascii_alone)
         assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr

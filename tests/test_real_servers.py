@@ -216,4 +216,4 @@ def test_the_demo_shows_a_race_between_answers(capsys: pytest.CaptureFixture[str
     said = " ".join(capsys.readouterr().out.split())
     assert "the best by expected chrF++ among them" in said
     assert "stopped by:" in said
-    assert main(["demo", "--answer", "--translate"]) == 2
+    assert main(["demo", "--answer", "--save", "x.jsonl.xz"]) == 2

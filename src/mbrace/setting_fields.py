@@ -281,6 +281,7 @@ _STUDY = "was removed: the study was run once, and its findings are in results/"
 _METHOD, _UTILITY, _SERVER, _RAY = (
     f"is an option of {name} now:" for name in ("the method", "the utility", "the server", "--ray")
 )
+_RETRY = "was removed: OUT.errors.jsonl names the records that were set aside; run them, mended, as a file of their own"
 REMOVED: dict[str, str] = {
     "methods": f"{_STUDY}METHODS.md",
     "timed": f"{_STUDY}METHODS.md",
@@ -319,7 +320,7 @@ REMOVED: dict[str, str] = {
     "workers": f"{_RAY} {Parameter('workers', 8, 'ray')}",
     "gpus_per_worker": f"{_RAY} {Parameter('gpus_per_worker', 1, 'ray')}",
     "shard_size": f"{_RAY} {Parameter('shard_size', 1024, 'ray')}",
-    "retry_errors": f"is {Parameter('resume', True)} and {Parameter('on_error', 'retry')} now",
+    "retry_errors": _RETRY,
     "json": f"is {Parameter('text', False)} now",
     "minutes": "was removed: `timeout 60m mbrace ...` ends a run after the current window, and --resume continues it",
     "limit": "was removed: `head -n N SOURCES` makes a shorter file",
@@ -331,11 +332,16 @@ REMOVED: dict[str, str] = {
     "exclude_self": "is for Python alone now: mbrace.decode(..., exclude_self=True)",
     "length_alpha": f"is called {Parameter('length_penalty')} now",
 }
+_DEMO = "was removed: `mbrace demo` shows what fits a screen"
 REMOVED_OF = {  # of one command, where others have an option of this name or never had one
+    ("demo", "translate"): "was removed: echo 'Guten Morgen.' | mbrace translate",
+    ("demo", "examples"): _DEMO,
+    ("demo", "plain"): _DEMO,
     ("generate", "alpha"): f"is called {Parameter('length_penalty')} now",
 }
 REMOVED_VALUES: dict[tuple[str, str], str] = {
     ("method", "aggregate-to-fine"): REMOVED["fine_top"],
     ("method", "medoids"): REMOVED["select"],
+    ("on_error", "retry"): _RETRY,
     ("qe", "learned"): "was removed: a random shortlist was better",
 }

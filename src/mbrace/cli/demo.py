@@ -1,27 +1,28 @@
-"""`mbrace demo`: bundled newstest candidates by beam search, standard MBR and racing, and one race to watch; with
---translate, German to English with the bundled translator."""
+"""`mbrace demo`: bundled newstest candidates by beam search, standard MBR and racing; or answers of a small model."""
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from importlib import resources
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.messages import show
-from mbrace.errors import UserError
+from mbrace.errors import UserError, counted, visible
+from mbrace.prune import Bottom, Confidence
+from mbrace.result import RaceRecorder
+
+if TYPE_CHECKING:
+    from mbrace.records import Record
+    from mbrace.result import Decoded
+    from mbrace.utility import Utility
 
 BUNDLED = "newstest.jsonl.xz"
 WATCHED = "de-en.test.14"  # the race that is shown: it ends early, and MBR says more than beam search
-SENTENCES = (
-    "Der alte Mann liest am Morgen gerne die Zeitung in seinem Garten.",
-    "Wir müssen die Debatte über den Haushalt auf die nächste Woche verschieben.",
-    "Als ich nach Hause kam, war die Tür offen und niemand da.",
-    "Die Kommission wird dem Parlament noch in diesem Jahr einen Vorschlag vorlegen.",
-    "Der Zug nach Hamburg hat heute wegen des Sturms zwei Stunden Verspätung.",
-)
-BEAM = 64
-PRESETS = ("paper", "fast")
+EXAMPLES = 3
+QUESTION = "What is the capital of France? Answer in one sentence."
 
 
 def add(commands: Any) -> None:
@@ -33,9 +34,6 @@ def add(commands: Any) -> None:
         "per sentence.",
     )
     parser.add_argument("--sentences", type=int, default=48, metavar="N", help="sentences to decode (default: all 48)")
-    parser.add_argument("--examples", type=int, default=3, metavar="N", help="decisions to show (default: 3)")
-    parser.add_argument("--plain", action="store_true", help="lines instead of an animation, even on a terminal")
-    parser.add_argument("--translate", action="store_true", help="translate with the bundled model instead")
     parser.add_argument("--answer", action="store_true", help="race answers of a small language model (mbrace[llm])")
     parser.add_argument("--save", metavar="FILE", help="only write the bundled candidates to FILE.jsonl.xz")
     parser.set_defaults(run=run)
@@ -45,54 +43,101 @@ def run(args: argparse.Namespace) -> int:
     """Show a race, decisions, and what racing saves."""
     if args.sentences < 1:
         raise UserError(f"--sentences {args.sentences}: must be 1 or more")
-    if args.examples < 0:
-        raise UserError(f"--examples {args.examples}: must be 0 or more")
-    if args.translate and args.save is not None:
-        raise UserError("--translate and --save: give one of them")
-    if args.answer:
-        from rich.console import Console
-
-        from mbrace.cli.demo_answer import show_answers
-
-        if args.translate or args.save is not None:
-            raise UserError("--answer, --translate and --save: give one of them")
-        show_answers(Console())
-        return 0
+    if args.answer and args.save is not None:
+        raise UserError("--answer and --save: give one of them")
     if args.save is not None:
         return _save(args.save)
-    if args.translate:
-        return _translate()
     from rich.console import Console
 
-    from mbrace import ChrF
-    from mbrace.cli.race_picture import show_race
-    from mbrace.io.candidates import read_records
-
     console = Console()
-    with resources.as_file(_bundled()) as file:
-        records = list(read_records(str(file)))
-    utility = ChrF()
-    watched = next(record for record in records if record.id == WATCHED)
-    show_race(console, watched, utility, plain=args.plain)
-    records = records[: args.sentences]
-    answers = _compare(console, records, utility)
-    _examples(console, records, answers, utility, args.examples)
-    _explain(console)
+    if args.answer:
+        _show_answers(console)
+    else:
+        _show_translations(console, args.sentences)
     return 0
 
 
-def _compare(console: Any, records: list[Any], utility: Any) -> list[Any]:
+def _bundled() -> Any:
+    return resources.files("mbrace") / "data" / BUNDLED
+
+
+def _save(path: str) -> int:
+    """Write the bundled candidates to a new file."""
+    from mbrace.io.atomic import write_file
+
+    if not path.endswith(".jsonl.xz"):
+        raise UserError(f"--save {path}: the file is compressed with xz; give a name that ends with .jsonl.xz")
+    if Path(path).exists():
+        raise UserError(f"--save {path}: exists; give another name")
+    write_file(path, _bundled().read_bytes())
+    show(f"{path}: 48 sentences, each with 256 hypotheses and 256 pseudo-references")
+    return 0
+
+
+def _show_translations(console: Any, sentences: int) -> None:
+    """A race, what racing saves, decisions that gained most, and commands to try."""
+    from mbrace.io.candidates import read_records
+    from mbrace.metrics.chrf import ChrF
+
+    with resources.as_file(_bundled()) as file:
+        records = list(read_records(str(file)))
+    utility = ChrF()
+    show_race(console, next(record for record in records if record.id == WATCHED), utility)
+    records = records[:sentences]
+    _examples(console, records, _compare(console, records, utility), utility)
+    console.print(
+        "\nFewer calls, but not fewer seconds? A call of chrF++ is a few bit operations here; most of the time goes "
+        "into preparing the strings, which standard MBR must do as well. Calls are the seconds where each is a pass of "
+        "a large network (XCOMET, MetricX) or a question to a judge: there racing can be many times as fast.",
+        highlight=False,
+    )
+    console.print("\nTry next:", style="bold")
+    for command, what in (
+        ("mbrace demo --answer", "answers of a small model"),
+        ("mbrace demo --save news.jsonl.xz", "these candidates"),
+        (f"mbrace decode news.jsonl.xz --explain {WATCHED}", "that race, step by step"),
+    ):
+        console.print(f"  {command:<53}{what}", markup=False, highlight=False, soft_wrap=True)
+
+
+def show_race(console: Any, record: Record, utility: Utility) -> None:
+    """Race one record with confidence pruning and print a line per time step."""
+    from mbrace.api import decode_corpus
+    from mbrace.cli.explain import printable
+
+    prune, texts = Confidence(0.99), {"markup": False, "highlight": False}
+    recorder = RaceRecorder(prune)
+    [answer] = decode_corpus([record], utility=utility, prune=prune, watch=recorder)
+    title = f"One race: {len(record.hypotheses)} hypotheses of beam search, alpha 0.99, chrF++"
+    console.print(title, style="bold", **texts)
+    console.print(f"source: {record.source}", **texts)
+    for number, step in enumerate(recorder.steps, 1):
+        leader = int(step.means.argmax())
+        line = (
+            f"step {number}: {counted(step.pseudo_references, 'pseudo-reference')}, {len(step.alive)} -> "
+            f"{counted(int(step.kept.sum()), 'hypothesis', 'hypotheses')}, "
+            f"leader {step.means[leader]:.1f}: {printable(step.texts[leader])}"
+        )
+        console.print(line, **texts, soft_wrap=True)
+    console.print(f"answer: {answer.text}", style="bold green", **texts)
+    standard = len(record.hypotheses) * len(record.listed() or ())  # type: ignore[arg-type]
+    console.print(
+        f"{counted(answer.utility_calls, 'utility call')}; standard MBR: {standard:,}", style="dim", highlight=False
+    )
+
+
+def _compare(console: Any, records: Sequence[Record], utility: Utility) -> list[Decoded]:
     """Print a table of beam search, standard MBR and three pruning functions; returns the answers of alpha 0.99."""
     from rich.table import Table
 
-    from mbrace import Bottom, Confidence, decode_corpus
+    from mbrace.api import decode_corpus
 
-    rules: list[tuple[str, Any]] = [
-        ("standard MBR", None),
-        ("beta 0.5", Bottom(0.5)),
-        ("alpha 0.99", Confidence(0.99)),
-        ("alpha 0.9", Confidence(0.9)),
-    ]
+    rules = {
+        "standard MBR": None,
+        "beta 0.5": Bottom(0.5),
+        "alpha 0.99": Confidence(0.99),
+        "alpha 0.9": Confidence(0.9),
+    }
     references = [record.reference or "" for record in records]
     table = Table(title=f"{len(records)} sentences of newstest2018, German to English, chrF++")
     for heading in ("decoding", "agrees", "chrF++", "utility calls", "saved", "refs", "seconds"):
@@ -100,18 +145,15 @@ def _compare(console: Any, records: list[Any], utility: Any) -> list[Any]:
     first = utility.pairs([record.hypotheses[0] for record in records], references)
     table.add_row("beam search", "", f"{first.mean():.2f}", "", "", "", "")
     list(decode_corpus(records[:1], utility=utility))  # warm up
-    answers: dict[str, list[Any]] = {}
-    for name, prune in rules:
+    answers: dict[str, list[Decoded]] = {}
+    for name, prune in rules.items():
         started = time.perf_counter()
-        answers[name] = list(decode_corpus(records, utility=utility, prune=prune))
-        seconds = time.perf_counter() - started
-        found, standard = answers[name], answers["standard MBR"]
-        calls = sum(answer.utility_calls for answer in found)
-        full = sum(answer.utility_calls for answer in standard)
-        same = sum(a.text == b.text for a, b in zip(found, standard, strict=True))
+        found = answers[name] = list(decode_corpus(records, utility=utility, prune=prune))
+        seconds, standard = time.perf_counter() - started, answers["standard MBR"]
+        calls, full = (sum(answer.utility_calls for answer in each) for each in (found, standard))
         table.add_row(
             name,
-            f"{same}/{len(records)}",
+            f"{sum(a.text == b.text for a, b in zip(found, standard, strict=True))}/{len(records)}",
             f"{utility.pairs([answer.text for answer in found], references).mean():.2f}",
             f"{calls:,}",
             f"{full / calls:.1f}x",
@@ -124,7 +166,7 @@ def _compare(console: Any, records: list[Any], utility: Any) -> list[Any]:
     return answers["alpha 0.99"]
 
 
-def _examples(console: Any, records: list[Any], answers: list[Any], utility: Any, count: int) -> None:
+def _examples(console: Any, records: Sequence[Record], answers: Sequence[Decoded], utility: Utility) -> None:
     """Show the answers that gained most by the human reference, and how many gained and lost."""
     references = [record.reference or "" for record in records]
     before = utility.pairs([record.hypotheses[0] for record in records], references)
@@ -134,7 +176,7 @@ def _examples(console: Any, records: list[Any], answers: list[Any], utility: Any
         f"\nMBR's answer is closer to the human reference than beam search's in {int((gains > 0).sum())} of "
         f"{len(records)} sentences, further from it in {int((gains < 0).sum())}."
     )
-    shown = [place for place in gains.argsort(kind="stable")[::-1].tolist() if gains[place] > 0][:count]
+    shown = [place for place in gains.argsort(kind="stable")[::-1].tolist() if gains[place] > 0][:EXAMPLES]
     if shown:
         console.print("The largest gains:")
     for place in shown:
@@ -150,114 +192,6 @@ def _examples(console: Any, records: list[Any], answers: list[Any], utility: Any
         )
 
 
-def _explain(console: Any) -> None:
-    """Why the seconds did not fall with the calls, and what to try next."""
-    console.print(
-        "\nFewer calls, but not fewer seconds? A call of chrF++ is a few bit operations here; most of the time goes "
-        "into preparing the strings, which standard MBR must do as well. Calls are the seconds where each is a pass of "
-        "a large network (XCOMET, MetricX) or a question to a judge: there racing can be many times as fast.",
-        highlight=False,
-    )
-    console.print("\nTry next:", style="bold")
-    for command, what in (
-        ("mbrace demo --translate", "the bundled translator"),
-        ("mbrace demo --save news.jsonl.xz", "these candidates"),
-        (f"mbrace decode news.jsonl.xz --explain {WATCHED}", "that race, step by step"),
-    ):
-        console.print(f"  {command:<53}{what}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _bundled() -> Any:
-    return resources.files("mbrace") / "data" / BUNDLED
-
-
-def _save(path: str) -> int:
-    """Write the bundled candidates to a new file."""
-    from pathlib import Path
-
-    from mbrace.io.atomic import write_file
-
-    if not path.endswith(".jsonl.xz"):
-        raise UserError(f"--save {path}: the file is compressed with xz; give a name that ends with .jsonl.xz")
-    if Path(path).exists():
-        raise UserError(f"--save {path}: exists; give another name")
-    write_file(path, _bundled().read_bytes())
-    show(f"{path}: 48 sentences, each with 256 hypotheses and 256 pseudo-references")
-    return 0
-
-
-def _translate() -> int:
-    from rich.console import Console
-
-    reason = _missing()
-    if reason is None:
-        _show_translating(Console())
-    else:
-        show(f"mbrace demo --translate: skipped ({reason})")
-    return 0
-
-
-def _missing() -> str | None:
-    """Why the demo cannot run, or None if it can."""
-    from importlib.util import find_spec
-
-    needed = ("torch", "transformers", "sentencepiece", "safetensors", "mbrace_de_en")
-    absent = [name for name in needed if find_spec(name) is None]
-    if absent:
-        return f"{', '.join(absent)} not installed; pip install 'mbrace[models]' installs what is needed"
-    return None
-
-
-def _show_translating(console: Any) -> None:
-    """Translate by beam search and as `mbrace translate --preset` does, each timed end to end."""
-    from rich.table import Table
-
-    from mbrace import Seq2Seq
-
-    model = Seq2Seq()
-    sources = list(SENTENCES)
-    model.beam(sources[:1], k=2)  # warm up
-    started = time.perf_counter()
-    beams = [found.texts[0] for found in model.beam(sources, k=5)]
-    methods = [("beam search, 5", beams, "", "", time.perf_counter() - started)]
-    for preset in PRESETS:
-        texts, calls, drawn, seconds = _translate_by(model, sources, preset)
-        methods.append((f"--preset {preset}", texts, f"{calls:,}", f"{drawn:,}", seconds))
-    table = Table(title=f"mbrace translate with the bundled translator, --beam {BEAM}, chrF++")
-    for heading in ("decoding", "utility calls", "refs drawn", "seconds", "seconds per sentence"):
-        table.add_column(heading, justify="left" if heading == "decoding" else "right", no_wrap=True)
-    for name, _, calls_, drawn_, seconds in methods:
-        table.add_row(name, calls_, drawn_, f"{seconds:.2f}", f"{seconds / len(sources):.2f}")
-    console.print(table)
-    console.print("paper: the paper's settings; fast: draws spread evenly, and a race ends when little is at stake")
-    for index, source in enumerate(sources):
-        lines = [(name, "bold green" if "preset" in name else "dim", texts[index], "") for name, texts, *_ in methods]
-        _print_labelled(console, ("source", "dim", source, ""), *lines)
-    console.print("\nTry next:", style="bold")
-    for command in (
-        'echo "Guten Morgen." | mbrace translate --preset fast',
-        "mbrace generate GERMAN.txt -o candidates.jsonl",
-        "mbrace doctor",
-    ):
-        console.print(f"  {command}", markup=False, highlight=False)
-
-
-def _translate_by(model: Any, sources: list[str], preset: str) -> tuple[list[str], int, int, float]:
-    """What `mbrace translate` with this preset does: (texts, utility calls, pseudo-references drawn, seconds)."""
-    from mbrace.jobs.decode import DecodeJob
-    from mbrace.jobs.translate import TranslateJob
-    from mbrace.settings import Race, Sampling, with_preset
-
-    race, sampling = with_preset(preset, "translate", "string", {}, {"beam": BEAM})
-    job = TranslateJob(model, Sampling(**sampling), DecodeJob("chrf++", Race(**race)))
-    started = time.perf_counter()
-    worker = job.start(0)
-    answers = list(worker.races.answers(worker.hypotheses.records(sources, name="demo")))
-    seconds = time.perf_counter() - started
-    calls = sum(answer.utility_calls for answer in answers)
-    return [answer.text for answer in answers], calls, worker.sampler.drawn, seconds
-
-
 def _print_labelled(console: Any, *lines: tuple[str, str, str | None, str]) -> None:
     """Print lines of (label, style, text, style). Texts are printed word for word, and wrap next to their labels."""
     from rich.table import Table
@@ -270,3 +204,35 @@ def _print_labelled(console: Any, *lines: tuple[str, str, str | None, str]) -> N
         grid.add_row(Text(label, label_style), Text(text or "", style))
     console.print()
     console.print(grid)
+
+
+def _show_answers(console: Any) -> None:
+    """Draw answers to a question and show after each step who is ahead, and at the end what it cost."""
+    from mbrace.answers import answers, prompt_of
+    from mbrace.metrics.chrf import ChrF
+    from mbrace.serve.engine import watching
+    from mbrace.servers.local import MODEL, local_server
+    from mbrace.servers.server import Server
+
+    console.print(f"[bold]{MODEL}[/] by llama.cpp, in this process: [italic]{QUESTION}[/]")
+    server = Server(local_server(), MODEL, max_tokens=40, temperature=0.8)
+
+    def show(step: dict[str, Any]) -> None:
+        console.print(f"\n{step['draws']} whole draws, the best by expected chrF++ among them:")
+        ranked = sorted(step["rows"], key=lambda row: (-row["alive"], -(row["utility"] or 0.0)))
+        for row in ranked[:5]:
+            state = "" if row["alive"] else " (out)"
+            times = f" x{row['copies']}" if row["copies"] > 1 else ""
+            text = visible(" ".join(row["text"].split()))
+            console.print(f"  {row['utility'] or 0.0:6.2f}  {text}{times}{state}", markup=False, highlight=False)
+
+    answer = next(answers([prompt_of(QUESTION, 0)], server, utility=ChrF(), watch=watching(show)))
+    console.print("\n[bold]Answer[/]: ", end="")
+    console.print(visible(answer.text), highlight=False, markup=False)
+    cost = answer.receipt
+    console.print(
+        f"{answer.draws} of at most 16 draws ({cost.cut} cut), stopped by: {answer.stopped}; {cost.tokens_in} + "
+        f"{cost.tokens_out} tokens, {cost.seconds:.1f} s. The same with your server: mbrace answer --server URL",
+        highlight=False,
+    )
+    server.close()

@@ -71,9 +71,8 @@ def add_resume(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--on-error",
         default="stop",
-        metavar="{stop,skip,retry}",
-        help="a bad record stops the run (default), or is set aside in OUT.errors.jsonl; retry, with --resume: try the "
-        "records there again first",
+        metavar="{stop,skip}",
+        help="a bad record stops the run (default), or is set aside in OUT.errors.jsonl",
     )
 
 
