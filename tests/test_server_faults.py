@@ -24,6 +24,7 @@ from mbrace.cluster.shards import Block, process_block
 from mbrace.errors import ServiceError
 from mbrace.jobs.generate import GenerateJob
 from mbrace.servers import http as client
+from mbrace.servers.chat import answer_in
 from mbrace.servers.failures import message_of, retry_after
 from mbrace.servers.http import hide_credentials
 from mbrace.settings import ModelSettings, Sampling
@@ -170,6 +171,34 @@ def test_an_answer_that_unpacks_without_end_is_refused(mock: Mock, monkeypatch: 
     with pytest.raises(ServiceError, match="an answer of more than 1 MiB"):
         mbrace.Server(mock.url, "m", prompt="{source}", retries=5).candidates(["a"], 1)
     assert len(mock.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (Reply(b"x", headers={"content-encoding": "gzip, gzip"}), "an answer packed as gzip, gzip"),
+        (Reply(b"x", headers={"content-encoding": "zstd"}), "an answer packed as zstd"),  # 30,000 times smaller
+        (Reply(b"[" + b"[]," * 5_000_000 + b"1]"), "an answer of more than 4,194,304 lists and objects"),
+    ],
+)
+def test_an_answer_that_would_take_many_times_its_bytes_is_refused(mock: Mock, reply: Reply, words: str) -> None:
+    mock.plan = lambda number: reply
+    with pytest.raises(ServiceError, match=words):
+        mbrace.Server(mock.url, "m", prompt="{source}", retries=5).candidates(["a"], 1)
+
+
+@pytest.mark.parametrize("message", ["[{" + "~" * 100_000 + "1}]", "[{1:" + "1+" * 50_000 + "1}]", "[{[]: 1}]"])
+def test_an_error_message_that_is_not_a_list_is_taken_as_text(message: str) -> None:
+    assert message_of({"error": {"message": message}}) == message[:300]
+
+
+def test_reasoning_is_cut_off_in_linear_time() -> None:
+    assert answer_in("a  <think>b</think> c <think>d</think>") == "a c <think>d</think>"
+    assert answer_in("b</think> c") == "c"
+    started = time.monotonic()
+    assert answer_in(" " * 1_000_000 + "a") == "a"
+    assert answer_in("<think>" * 100_000) == ""
+    assert time.monotonic() - started < 5
 
 
 class Trickle(QuietHandler):

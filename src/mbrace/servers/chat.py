@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mbrace.servers.failures import UselessError
 from mbrace.utility import Cost
-
-_THOUGHTS = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -58,8 +55,10 @@ def _choice(choice: Mapping[str, Any], chat: bool) -> Choice:
 
 def answer_in(text: str) -> str:
     """The text without the reasoning before it; blank if it ends before the reasoning does."""
-    rest = _THOUGHTS.sub("", text, count=1)
-    if rest is text and "</think>" in text:  # a template that writes the opening tag itself
+    before, _, thoughts = text.partition("<think>")
+    _, closed, after = thoughts.partition("</think>")
+    rest = before.rstrip() + after if closed else text
+    if not closed and "</think>" in text:  # a template that writes the opening tag itself
         rest = text.rpartition("</think>")[2]
     return "" if rest.lstrip().startswith("<think>") else rest.strip()
 

@@ -96,7 +96,7 @@ def message_of(found: Any) -> str:
     error = found.get("error", found.get("detail", found)) if isinstance(found, dict) else found
     message = error.get("message", error) if isinstance(error, dict) else error
     if isinstance(message, str) and message.startswith("[{"):  # vLLM: such a list as Python writes it
-        with suppress(ValueError, SyntaxError):
+        with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             message = ast.literal_eval(message)
     if isinstance(message, list):  # FastAPI: what is wrong with each field
         message = "; ".join(map(_field_error, message))

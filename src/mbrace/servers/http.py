@@ -17,6 +17,7 @@ import re
 import threading
 import time
 import weakref
+import zlib
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from typing import Any, TypeVar
@@ -31,7 +32,9 @@ LONGEST_WAIT = 60.0  # seconds
 LONGEST_ASKED_WAIT = 300.0  # seconds; a server that asks for a longer wait (Retry-After) is tried again after this one
 ANNOUNCED_WAIT = 1.0  # seconds; shorter waits are not worth a message
 ANNOUNCE_EVERY = 5.0  # seconds between messages, since many requests may wait for one server
-MOST_BYTES = 256 << 20  # of an answer, decompressed
+MOST_BYTES = 64 << 20  # of an answer, decompressed
+MOST_PARTS = 1 << 22  # of its lists and objects: empty ones take 30 times their bytes
+MOST_WORDS = 300  # characters of a reason
 ENDPOINTS = ("/chat/completions", "/completions", "/embeddings", "/models")
 HIDDEN = "***"
 SHORTEST = 4  # characters; a shorter secret could not be hidden without garbling messages
@@ -67,7 +70,7 @@ class Client:
             raise UserError(message) from None
         self.url, self._endpoint = hide_credentials(address), f"/v1{endpoint}"
         self._retries, self._timeout, self._concurrency = retries, timeout, concurrency
-        self._headers = {"Content-Type": "application/json"}
+        self._headers = {"Content-Type": "application/json", "Accept-Encoding": "gzip"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._not_before = 0.0  # when requests may be sent again: a Retry-After applies to all of them
@@ -193,7 +196,7 @@ class Client:
             return None, Failure(f"no whole answer within {self._timeout:g} s")
         except UselessError as error:
             return None, Failure(str(error), final=True)
-        except httpx.DecodingError as error:
+        except zlib.error as error:
             return None, Failure(self._hide(f"an answer that cannot be read ({error})"))
         except httpx.RequestError as error:  # refused and cut connections
             words = f"{type(error).__name__} ({error})" if str(error) else type(error).__name__
@@ -232,18 +235,24 @@ class Client:
         parts, size = [], 0
         async with self._running.client.stream(method, self._at(path), content=sent) as response:
             self._has_connected = True
-            async for part in response.aiter_bytes():
+            unpack = _unpacker(response.headers.get("content-encoding", ""))
+            async for part in response.aiter_raw():
+                # httpx would unpack all of a part at once, any number of times
+                part = unpack(part, MOST_BYTES + 1 - size)
                 size += len(part)
                 if size > MOST_BYTES:
                     raise UselessError(f"an answer of more than {MOST_BYTES >> 20} MiB")
                 parts.append(part)
-        return response.status_code, response.headers, b"".join(parts)
+        content = b"".join(parts)
+        if content.count(b"[") + content.count(b"{") > MOST_PARTS:
+            raise UselessError(f"an answer of more than {MOST_PARTS:,} lists and objects")
+        return response.status_code, response.headers, content
 
     def _at(self, path: str) -> str:
         return str(urlunsplit(self._root._replace(path=self._root.path + path)))
 
     def _hide(self, text: str) -> str:
-        return hide(text, self._secrets)
+        return hide(text, self._secrets)[:MOST_WORDS]
 
     async def _pause(self) -> None:
         """Wait until the server accepts requests again."""
@@ -272,6 +281,15 @@ class Client:
         status = f"status {failure.status}: " if failure.status else ""
         tries = f"try {failures + 1} of {retries + 1}"
         log.warning("%s: %s%s; %s in %.0f s%s", self.url, status, failure.reason, tries, seconds, more)
+
+
+def _unpacker(encoding: str) -> Callable[[bytes, int], bytes]:
+    """What makes at most so many bytes of a part of an answer."""
+    if encoding.lower() in ("gzip", "x-gzip"):
+        return zlib.decompressobj(16 + zlib.MAX_WBITS).decompress
+    if encoding.lower() in ("", "identity"):
+        return lambda part, most: part
+    raise UselessError(f"an answer packed as {encoding[:MOST_WORDS]}, where gzip was asked for")
 
 
 async def _sleep(seconds: float) -> None:
