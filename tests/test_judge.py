@@ -155,7 +155,11 @@ def test_form_from_another_origin_or_none_is_refused(store: Store, origin: str |
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "192.168.0.7", "", "["]
+    "host",
+    [
+        *("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "192.168.0.7", "", "["),
+        *("127.0.0.1/static/", "evil.example@127.0.0.1", "127.0.0.1?", "127.0.0.1:x"),
+    ],
 )
 def test_other_host_names_are_refused_on_loopback(client: TestClient, store: Store, host: str) -> None:
     assert client.get(f"/r/{store.tokens[1]}", headers={"host": host}).status_code == 421

@@ -23,15 +23,16 @@ resource = pytest.importorskip("resource")
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """Answers with the length of the body; /fault raises."""
+    """Answers with the length of the body; /fault raises, /large has 50 MB."""
     length, more = 0, True
     while more:
         message = await receive()
         length, more = length + len(message.get("body", b"")), message.get("more_body", False)
     if scope["path"] == "/fault":
         raise RuntimeError("no such\nthing")
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"1")]})
-    await send({"type": "http.response.body", "body": b"%d" % length})
+    body = bytes(50_000_000) if scope["path"] == "/large" else b"%d" % length
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
 
 
 @contextlib.contextmanager
@@ -101,6 +102,24 @@ def test_silent_connections_make_room_for_newer_ones() -> None:
         for client in silent[:80]:  # the oldest are closed
             with contextlib.suppress(ConnectionResetError):
                 assert client.recv(1) == b""
+
+
+@pytest.mark.parametrize("path", ["/", "/large"])
+def test_clients_that_stay_or_do_not_take_their_answers_make_room(path: str) -> None:
+    with serving(Limits(connections=8)) as port, contextlib.ExitStack() as stack:
+        for _ in range(8):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+            client.sendall(HEAD.replace(b"/ ", path.encode() + b" ") + b"\r\n")
+            assert client.recv(9) == b"HTTP/1.1 "
+        assert [get(port) for _ in range(3)] == [200] * 3
+
+
+def test_an_answer_that_is_not_taken_in_time_ends_its_connection() -> None:
+    with serving(Limits(seconds=0.5)) as port, socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        client.sendall(HEAD.replace(b"/ ", b"/large ") + b"\r\n")
+        time.sleep(2)
+        with contextlib.suppress(ConnectionResetError):
+            assert sum(map(len, iter(lambda: client.recv(1 << 20), b""))) < 50_000_000
 
 
 def test_a_fault_is_one_line_and_the_next_of_its_kind_none(caplog: pytest.LogCaptureFixture) -> None:

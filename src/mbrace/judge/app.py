@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
@@ -23,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mbrace.judge.show import differences, pieces
 from mbrace.judge.store import RatingOutcome, Store
+from mbrace.serve.limits import is_served
 
 _HERE = Path(__file__).parent
 _BODY_BYTES = 64 * 1024  # enough for the comment and a few short fields
@@ -173,31 +173,13 @@ class _Gate:
 
     def _refusal(self, method: str, headers: Headers) -> Response | None:
         host = headers.get("host", "")
-        if not self._known(host):
+        if not is_served(host, self.site.hosts, any_address=self.site.any_address):
             return PlainTextResponse("This host name is not served here.\n", status_code=421)
         own = {f"http://{host}", *self.site.origins}
         # Browsers send Origin with every POST, so a form on another site cannot pretend to be ours.
         if method not in ("GET", "HEAD") and headers.get("origin") not in own:
             return PlainTextResponse("This form did not come from this page.\n", status_code=403)
         return None
-
-    def _known(self, host: str) -> bool:
-        name = host_name(host)
-        if name in self.site.hosts:
-            return True
-        try:  # DNS rebinding needs a name, so an IP address in the Host header is safe
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return self.site.any_address
-
-
-def host_name(host: str) -> str:
-    """The name in `name:port`, in lower case; without the brackets of an IPv6 address."""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
 
 
 async def _form(request: Request) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import json
 import logging
 import traceback
@@ -13,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -24,6 +22,7 @@ from starlette.staticfiles import StaticFiles
 from mbrace.answers import Answer
 from mbrace.errors import ServiceError, UserError
 from mbrace.serve.engine import Engine
+from mbrace.serve.limits import is_served
 from mbrace.serve.messages import Asked, BadRequest, asked_from, chunks, reply
 from mbrace.servers.failures import RequestError, StatusError
 
@@ -52,30 +51,18 @@ class Access:
     def refusal(self, request: Request) -> Response | None:
         """Why a request is refused; None if it is not."""
         host = request.headers.get("host", "")
-        if not self._knows(host):
+        if not is_served(host, self.hosts, any_address=self.any_address):
             return error_reply(421, "this host name is not served here")
         origin = request.headers.get("origin")  # sent by browsers: another site's page may not ask
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
             return error_reply(403, "requests of other sites' pages are not answered")
-        if self.key is not None and request.url.path not in ("/", "/health") and "/static/" not in request.url.path:
+        # not request.url, which starlette makes of what the client says is its host
+        if self.key is not None and request.scope["path"] not in ("/", "/health"):
             scheme, _, given = request.headers.get("authorization", "").partition(" ")
             good = scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self.key.encode())
             if not good:
                 return error_reply(401, "give the key of MBRACE_SERVE_KEY as a bearer token")
         return None
-
-    def _knows(self, host: str) -> bool:
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:
-            return False
-        if name in self.hosts:
-            return True
-        try:  # DNS rebinding needs a name, so an address is safe
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return self.any_address
 
 
 def error_reply(status: int, message: str, field: str | None = None, **headers: str) -> JSONResponse:
@@ -103,7 +90,8 @@ def create_app(engine: Engine, access: Access, *, model: str) -> Starlette:
                 except Exception as error:
                     response = error_reply(*_explained(error))
             response.headers.update(HEADERS)
-            engine.metrics.add(f'requests_total{{path="{request.url.path}",status="{response.status_code}"}}')
+            path = request.scope["path"]
+            engine.metrics.add(f'requests_total{{path="{path}",status="{response.status_code}"}}')
             return response
 
         return answer

@@ -3,8 +3,8 @@ to arrive, and lines of log.
 
     uvicorn.Server(limited_config(app, Limits(connections=256, seconds=20)))
 
-A client that opens connections and sends nothing, or a byte per second, cannot keep others out: its connections are
-closed in favour of new ones, and after `seconds` in any case.
+A client that opens connections and sends nothing, or a byte per second, or does not take what it asked for, cannot keep
+others out: its connections are closed in favour of new ones, and after `seconds` in any case.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import re
 import socket
 import sys
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +34,7 @@ class Limits:
     """What a server takes from its clients."""
 
     connections: int = 256  # open at a time
-    seconds: float = 20.0  # for a whole request to arrive, headers and body
+    seconds: float = 20.0  # for a whole request to arrive, headers and body, and for an answer to be taken
 
 
 def limited_config(app: Any, limits: Limits = Limits(), **options: Any) -> uvicorn.Config:
@@ -49,21 +51,31 @@ def limited_config(app: Any, limits: Limits = Limits(), **options: Any) -> uvico
 def protocol_of(limits: Limits) -> type[H11Protocol]:
     """uvicorn's protocol with the limits, for the connections of one server."""
     most = min(limits.connections, _descriptors() // 2)
-    waiting: dict[Limited, asyncio.TimerHandle] = {}  # whose request has not arrived whole; the oldest first
+    clocks: dict[Limited, asyncio.TimerHandle | None] = {}  # of all connections, the oldest first; None: stopped
 
     class Limited(H11Protocol):
-        """A connection, which is closed if its request does not arrive in time, or for a newer one when there are too
-        many."""
+        """A connection, which is closed if its request does not arrive in time or its answer is not taken in time, and
+        which makes room for a newer one when there are too many, unless it is being answered."""
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            transport.set_write_buffer_limits(0)  # so that writing pauses for whatever is not taken
+            clocks[self] = None
             self.look()
-            if len(self.connections) > most:
-                next(iter(waiting)).drop()  # at least this one waits
+            if len(clocks) > most:
+                next(each for each in clocks if not each.is_answered()).drop()  # at least this one
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             self.look()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self.look()
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self.stop()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self.drop()
@@ -71,18 +83,28 @@ def protocol_of(limits: Limits) -> type[H11Protocol]:
 
         def drop(self) -> None:
             """Close the connection, which no longer counts."""
-            if timer := waiting.pop(self, None):
-                timer.cancel()
+            self.stop()
+            clocks.pop(self, None)
             self.connections.discard(self)
             self.transport.abort()
 
+        def is_answered(self) -> bool:
+            """Whether a request has arrived whole, and the client takes what it gets."""
+            cycle = self.cycle
+            has_arrived = cycle is not None and not cycle.response_complete and not cycle.more_body
+            return has_arrived and not self.flow.write_paused
+
         def look(self) -> None:
             """Start the clock when a request begins, and stop it when it is there."""
-            arrived = self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
-            if not arrived and self not in waiting:
-                waiting[self] = self.loop.call_later(limits.seconds, self.drop)
-            elif arrived and self in waiting:
-                waiting.pop(self).cancel()
+            if self.is_answered():
+                self.stop()
+            elif self in clocks and clocks[self] is None:
+                clocks[self] = self.loop.call_later(limits.seconds, self.drop)
+
+        def stop(self) -> None:
+            if timer := clocks.get(self):
+                timer.cancel()
+                clocks[self] = None
 
     return Limited
 
@@ -129,6 +151,20 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise UserError(f"cannot listen on {host} port {port}: {error.strerror}; try another port") from error
     return listener
+
+
+def is_served(host: str, names: Collection[str], *, any_address: bool) -> bool:
+    """Whether a Host header, `name` or `name:port`, is one of our names, or an address where any is enough: a page of
+    others reaches us by a name (DNS rebinding), never by an address."""
+    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]*)?", host)
+    name = "" if found is None else (found[1] or found[2]).lower()
+    if name in names:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return any_address
 
 
 def is_loopback(host: str) -> bool:
