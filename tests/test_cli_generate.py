@@ -33,9 +33,8 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_generate_writes_records_that_decode_reads(sources: Path, folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "references.txt").write_text("r\n" * len(SOURCES))
     out = tmp_path / "c.jsonl"
-    more = ["--references", f"{tmp_path}/references.txt", "--logprobs", "--prefix", "t."]
+    more = ["--logprobs", "--prefix", "t."]
     assert generate(sources, folder, out, *more) == 0
     records = list(read_records(str(out)))
     assert [record.source for record in records] == SOURCES
@@ -231,15 +230,6 @@ def test_generate_reads_sources_as_it_needs_them_and_writes_what_is_done(tmp_pat
 
     assert generate_with(make, items(), out).sentences == 7
     assert written == [0, 3, 6]
-
-
-def test_references_of_another_length_are_refused_before_work(
-    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "references.txt").write_text("r\n" * 4)
-    assert generate(sources, folder, tmp_path / "c.jsonl", "--references", f"{tmp_path}/references.txt") == 2
-    assert "references.txt: has 4 lines but" in capsys.readouterr().err
-    assert {path.name for path in tmp_path.iterdir()} == {"sources.txt", "references.txt"}  # nothing was begun
 
 
 def test_generate_writes_parquet_that_decode_reads(sources: Path, folder: Path, tmp_path: Path) -> None:

@@ -53,11 +53,10 @@ def test_supervised_lines_have_prompt_and_completion(folder: Path) -> None:
 
 
 def test_chat_lines_have_messages(folder: Path) -> None:
-    assert export(folder, "--sources", "@c.jsonl", "--chat", "--system", "Be brief.") == 0
+    assert export(folder, "--sources", "@c.jsonl", "--chat") == 0
     assert written(folder / "out.jsonl")[0] == {
         "id": "a",
         "messages": [
-            {"role": "system", "content": "Be brief."},
             {"role": "user", "content": "eins"},
             {"role": "assistant", "content": "one"},
         ],
@@ -90,39 +89,6 @@ def test_a_preference_pair_is_the_best_and_the_worst(folder: Path, capsys: pytes
         [{"role": "assistant", "content": "one"}],
         [{"role": "assistant", "content": "three"}],
     )
-
-
-def test_the_worst_of_saved_utilities_has_full_scores(folder: Path, demo_rows: list[dict[str, Any]]) -> None:
-    """A race that prunes leaves hypotheses without full scores: they may be worse, and are not taken."""
-    rows = [{**row, "hypotheses": row["hypotheses"][:60], "id": n} for n, row in enumerate(demo_rows[:6])]
-    (folder / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    mbrace.decode_file(folder / "c.jsonl", folder / "a.jsonl", force=True, save_utilities=folder / "u")
-    assert export(folder, "--sources", "@c.jsonl", "--format", "preference", "--utilities", "@u") == 0
-    replay, found = mbrace.Replay(folder / "u"), 0
-    made = {row["id"]: row for row in written(folder / "out.jsonl")}
-    for answer in written(folder / "a.jsonl"):
-        table = replay.table(answer["id"])
-        assert isinstance(table, mbrace.result.UtilityTable)
-        expected = dict(zip(table.hypotheses, table.expected().tolist(), strict=True))
-        full = {text: value for text, value in expected.items() if value == value}
-        assert len(full) < len(expected) or len(expected) == 1
-        if answer["id"] in made:
-            row = made[answer["id"]]
-            assert row["score_rejected"] == full[row["rejected"]] == min(full.values())
-            assert row["score_chosen"] == full[row["chosen"]] == pytest.approx(answer["utility"])
-            found += 1
-        else:
-            assert len(full) < 2 or min(full.values()) == max(full.values())
-    assert found
-
-
-def test_a_gap_leaves_out_pairs_that_hardly_differ(folder: Path) -> None:
-    options = ("--sources", "@c.jsonl", "--format", "preference", "--min-gap")
-    assert export(folder, *options, "0.6") == 2  # nothing is left
-    gaps = {row["id"]: row["score_chosen"] - row["score_rejected"] for row in written(folder / "out.jsonl")}
-    assert export(folder, *options, "0.3", output="more.jsonl") == 0
-    assert gaps == {}
-    assert {row["id"] for row in written(folder / "more.jsonl")} == {"a", 7}
 
 
 def test_an_interrupted_export_goes_on_to_the_same_bytes(folder: Path) -> None:

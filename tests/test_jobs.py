@@ -281,13 +281,12 @@ def test_sampling_options_reach_the_model(
 
 
 def test_candidates_of_a_model_of_the_caller_are_written_and_resumed(tmp_path: Path) -> None:
-    source, out, model = tmp_path / "s.txt", tmp_path / "c.jsonl", Shifts()
-    source.write_text("".join(line + "\n" for line in SOURCES[:2]))
-    options: dict[str, Any] = {"model": model, "beam": 2, "sample": 3, "references": tmp_path / "r.txt", "prefix": "t."}
-    (tmp_path / "r.txt").write_text("r0\nr1\n")
+    source, out, model = tmp_path / "s.tsv", tmp_path / "c.jsonl", Shifts()
+    rows = [f"{line}\tr{n}\n" for n, line in enumerate(SOURCES)]
+    source.write_text("".join(rows[:2]))
+    options: dict[str, Any] = {"model": model, "beam": 2, "sample": 3, "prefix": "t."}
     assert mbrace.generate_file(source, out, logprobs=True, **options).sentences == 2
-    source.write_text("".join(line + "\n" for line in SOURCES))
-    (tmp_path / "r.txt").write_text("".join(f"r{n}\n" for n in range(5)))
+    source.write_text("".join(rows))
     model.searched.clear()
     with pytest.raises(mbrace.UserError, match="was made with logprobs True, not False"):
         mbrace.generate_file(source, out, resume=True, **options)

@@ -337,6 +337,11 @@ REMOVED_OF = {  # of one command, where others have an option of this name or ne
     ("demo", "translate"): "was removed: echo 'Guten Morgen.' | mbrace translate",
     ("demo", "examples"): _DEMO,
     ("demo", "plain"): _DEMO,
+    ("doctor", "json"): "was removed: the report is for people; `pip list --format json` has versions",
+    ("export", "utilities"): "was removed: decode with --prune none --nbest 64, say, whose answers have them",
+    ("export", "min_gap"): "was removed: each line has score_chosen and score_rejected to choose by",
+    ("export", "system"): "was removed: put it into the prompt, or add a message to each line",
+    ("generate", "references"): "was removed: a .tsv has references in its second column, .jsonl in `reference`",
     ("generate", "alpha"): f"is called {Parameter('length_penalty')} now",
 }
 REMOVED_VALUES: dict[tuple[str, str], str] = {

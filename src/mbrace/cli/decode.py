@@ -125,17 +125,8 @@ def add_export(commands: Any) -> None:
     parser.add_argument(
         "--sources", metavar="FILE", help="the candidate file, or one source per line, if answers have no `source`"
     )
-    parser.add_argument(
-        "--utilities",
-        metavar="DIR",
-        help="the worst is taken from the tables of `--save-utilities DIR` instead of the n-best list",
-    )
-    parser.add_argument(
-        "--min-gap", type=float, default=0.0, metavar="X", help="smallest difference between the utilities of a pair"
-    )
     parser.add_argument("--prompt", default="{source}", metavar="TEXT", help="the request, with {source} in it")
     parser.add_argument("--chat", action="store_true", help="messages with roles instead of strings")
-    parser.add_argument("--system", metavar="TEXT", help="with --chat: a system message before the prompt")
     add_resume(parser)
     parser.set_defaults(run=run_export)
 
@@ -148,7 +139,7 @@ def run_export(args: argparse.Namespace) -> int:
     check_on_error(args)
     if args.format == "preference" and args.output == "-":
         raise UserError("--format preference: records left out go to OUT.errors.jsonl; give a file with -o OUT")
-    job = ExportJob(args.format, args.sources, args.utilities, args.prompt, args.chat, args.system, args.min_gap)
+    job = ExportJob(args.format, args.sources, args.prompt, args.chat)
     paths = expand(args.answers)
     files = [*paths, *([] if args.sources is None else [args.sources])]
     items = checked_input(lambda: read_items(paths, job.item), files, output=args.output)

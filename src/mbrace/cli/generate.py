@@ -27,7 +27,6 @@ from mbrace.cli.runs import (
     run_on_cluster,
     shows_bar,
 )
-from mbrace.errors import UserError
 from mbrace.settings import Sampling
 
 if TYPE_CHECKING:
@@ -39,9 +38,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command's options."""
     parser = commands.add_parser("generate", help="write hypotheses and sampled pseudo-references of a model")
     parser.add_argument(
-        "sources", help="one source per line, or a .tsv with references in its second column; .gz, .xz, .bz2, .zst"
+        "sources",
+        help="one source per line, a .tsv with references in its second column, or .jsonl; .gz, .xz, .bz2, .zst",
     )
-    parser.add_argument("--references", metavar="FILE", help="one reference per line, copied into the records")
     parser.add_argument(
         "-o",
         "--output",
@@ -71,11 +70,9 @@ def run(args: argparse.Namespace) -> int:
     check_run(args)
     job = job_from(args)
     if args.ray is not None:
-        if args.references is not None:
-            raise UserError("--references: not with --ray; give a .tsv with references")
         return run_on_cluster(job, [args.sources], args)
-    paths = [path for path in (args.sources, args.references) if path is not None]
-    items = checked_input(partial(source_items, *paths, make_item=job.item), paths, output=args.output)
+    read = partial(source_items, args.sources, make_item=job.item)
+    items = checked_input(read, [args.sources], output=args.output)
     return run_here(job, items, args, total=_count_sources(args))
 
 

@@ -6,24 +6,21 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from mbrace.errors import Parameter, RecordError, SettingError, UserError, check_number, counted
+from mbrace.errors import Parameter, RecordError, SettingError, UserError, counted
 from mbrace.io.candidates import Bad, Item, Paths, Row, checked_input, expand, location_of, read_items
 from mbrace.io.reading import json_line, parse_json
 from mbrace.io.texts import read_texts, source_in
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.records import Location, Record, kind
-from mbrace.utilities.replay import file_name, read_table
 
 FORMATS = ("sft", "preference")
 PROMPT = "{source}"
 PREFERENCE = Parameter("format", "preference")
-# Why an answer is left out
-NOT_SAVED = "no utilities were saved for it"
+# Why an answer has no pair
 NONE_WORSE = "no hypothesis with a full score is worse"
 
 
@@ -33,11 +30,8 @@ def export_file(
     *,
     format: str = "sft",
     sources: str | os.PathLike[str] | None = None,
-    utilities: str | os.PathLike[str] | None = None,
     prompt: str = PROMPT,
     chat: bool = False,
-    system: str | None = None,
-    min_gap: float = 0.0,
     resume: bool = False,
     force: bool = False,
     on_error: ErrorPolicy = "stop",
@@ -46,21 +40,12 @@ def export_file(
     """Turn what `decode_file` or `translate_file` wrote into training data, as `mbrace export` does.
 
     `format` "sft" has a `prompt` and a `completion`, the answer; "preference" a `prompt`, the answer as `chosen` and
-    the worst hypothesis as `rejected`. The worst is chosen among hypotheses with full scores: those of the n-best list,
-    or of the tables in the folder `utilities`, which `save_utilities` wrote. A record without a worse hypothesis (by at
-    least `min_gap`) is left out and named in OUTPUT.errors.jsonl. `sources` is the candidate file, or a text file with
-    one source per line, for answers that have no `source`. `prompt` is the request, with {source} in it; with `chat`,
-    lines hold messages instead of strings, after a `system` message if one is given.
+    the worst hypothesis of its n-best list as `rejected`, with their utilities. A record without a worse hypothesis is
+    left out and named in OUTPUT.errors.jsonl. `sources` is the candidate file, or a text file with one source per line,
+    for answers that have no `source`. `prompt` is the request, with {source} in it; with `chat`, lines hold messages
+    instead of strings.
     """
-    job = ExportJob(
-        format,
-        None if sources is None else os.fspath(sources),
-        None if utilities is None else os.fspath(utilities),
-        prompt,
-        chat,
-        system,
-        min_gap,
-    )
+    job = ExportJob(format, None if sources is None else os.fspath(sources), prompt, chat)
     paths, out = expand(answers), os.fspath(output)
     files = [*paths, *([] if job.sources is None else [job.sources])]
     items = checked_input(lambda: read_items(paths, job.item), files, output=out)
@@ -81,36 +66,20 @@ class ExportJob:
 
     format: str = "sft"
     sources: str | None = None  # a file with the sources
-    utilities: str | None = None  # a folder of saved utilities
     prompt: str = PROMPT
     chat: bool = False
-    system: str | None = None
-    min_gap: float = 0.0
     text: ClassVar[bool] = False
     reads_records: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse settings that do not go together or have no effect."""
         if self.format not in FORMATS:
             raise SettingError("format", self.format, f"unknown; choose from {', '.join(FORMATS)}")
         if "{source}" not in self.prompt:
             raise SettingError("prompt", self.prompt, "has no {source}; say where the source goes")
-        if self.system is not None and not self.chat:
-            raise SettingError(
-                "system", ..., f"only valid with {Parameter('chat', True)}, where it is a message of its own"
-            )
-        check_number("min_gap", self.min_gap, least=0)
-        for name, given in (("utilities", self.utilities), ("min_gap", self.min_gap or None)):
-            if given is not None and self.format != "preference":
-                only = f"only valid with {PREFERENCE}, which looks for a worse hypothesis"
-                raise SettingError(name, ..., only)
-        if self.utilities is not None and not os.path.isdir(self.utilities):
-            raise SettingError("utilities", self.utilities, "not a folder; give one that `save_utilities` wrote")
 
     def describe(self) -> dict[str, Any]:
         """What the output depends on."""
-        asked = {"prompt": self.prompt, "chat": self.chat, "system": self.system, "min_gap": self.min_gap}
-        return {"command": "export", "format": self.format, "utilities": self.utilities, **asked}
+        return {"command": "export", "format": self.format, "prompt": self.prompt, "chat": self.chat}
 
     def start(self, threads: int = 0) -> ExportWorker:
         """Read the sources."""
@@ -160,7 +129,8 @@ class ExportWorker:
         if self.left_out and not self.summary.sentences and not self.summary.kept:
             reason = max(self.left_out, key=lambda each: self.left_out[each])
             every = counted(sum(self.left_out.values()), "record")
-            raise UserError(f"{PREFERENCE}: no pairs, {every} left out; {reason}: {_remedy(reason)}")
+            more = "records with more hypotheses that differ" if reason == NONE_WORSE else "with --nbest 2 or more"
+            raise UserError(f"{PREFERENCE}: no pairs, {every} left out; {reason}: decode {more}")
 
     def _line(self, item: Record) -> bytes | Bad:
         """The line of an answer, or why there is none."""
@@ -171,14 +141,21 @@ class ExportWorker:
         if item.messages is not None and len(item.messages) > 1 and not self.job.chat:
             reason = f"messages: more than one turn; give {Parameter('chat', True)}, which writes all of them"
             return Bad(location_of(item), item.id, reason)
-        prompt = self._messages(item, self.job.prompt.replace("{source}", source))
+        prompt: Any = self.job.prompt.replace("{source}", source)
+        if self.job.chat:
+            prompt = list(item.messages or [{"role": "user", "content": prompt}])
+        best = item.hypotheses[0]
         if self.job.format == "sft":
-            return json_line({"id": item.id, **self._completion(prompt, item.hypotheses[0])})
-        rejected = self._worst(item)
-        if isinstance(rejected, str):
-            self.left_out[rejected] = self.left_out.get(rejected, 0) + 1
-            return Bad(location_of(item), item.id, rejected)
-        return json_line({"id": item.id, **self._preference(prompt, item.hypotheses[0], *rejected)})
+            line = {"messages": [*prompt, _turn(best)]} if self.job.chat else {"prompt": prompt, "completion": best}
+            return json_line({"id": item.id, **line})
+        pair = _worst(item)
+        if isinstance(pair, str):
+            self.left_out[pair] = self.left_out.get(pair, 0) + 1
+            return Bad(location_of(item), item.id, pair)
+        utility, worst, least = pair
+        chosen, rejected = ([_turn(best)], [_turn(worst)]) if self.job.chat else (best, worst)
+        scores = {"score_chosen": utility, "score_rejected": least}
+        return json_line({"id": item.id, "prompt": prompt, "chosen": chosen, "rejected": rejected, **scores})
 
     def _source_remedy(self) -> str:
         if self.job.sources is None:
@@ -190,62 +167,21 @@ class ExportWorker:
             f"{len(self.sources)}; give the candidate file that it was decoded from, which has ids"
         )
 
-    def _completion(self, prompt: Any, text: str) -> dict[str, Any]:
-        if self.job.chat:
-            return {"messages": [*prompt, {"role": "assistant", "content": text}]}
-        return {"prompt": prompt, "completion": text}
 
-    def _preference(self, prompt: Any, best: str, utility: float, worst: str, worst_utility: float) -> dict[str, Any]:
-        scores = {"score_chosen": utility, "score_rejected": worst_utility}
-        if not self.job.chat:
-            return {"prompt": prompt, "chosen": best, "rejected": worst, **scores}
-        chosen, rejected = ([{"role": "assistant", "content": text}] for text in (best, worst))
-        return {"prompt": prompt, "chosen": chosen, "rejected": rejected, **scores}
-
-    def _messages(self, item: Answer, prompt: str) -> str | list[Any]:
-        """The prompt or, with `chat`, its messages: those of the answer where it has some."""
-        if not self.job.chat:
-            return prompt
-        turns = list(item.messages or [{"role": "user", "content": prompt}])
-        has_own = turns[0].get("role") == "system" or self.job.system is None
-        return turns if has_own else [{"role": "system", "content": self.job.system}, *turns]
-
-    def _worst(self, item: Answer) -> tuple[float, str, float] | str:
-        """The utility of the answer, and the worst hypothesis with its own; or why there is none."""
-        texts, utilities = item.hypotheses, item.utilities
-        if self.job.utilities is not None:
-            path = Path(self.job.utilities) / file_name(item.id)
-            if not path.exists():
-                return NOT_SAVED
-            table = read_table(path)
-            texts, utilities = table.hypotheses, table.expected().tolist()
-        scored = [(value, text) for text, value in zip(texts, utilities, strict=True) if _is_score(value)]
-        best = next((value for value, text in scored if text == item.hypotheses[0]), None)
-        if best is None:
-            return "its answer has no full score"
-        if len(scored) < 2:
-            return "no other hypothesis has a full score"
-        worst, text = min(scored, key=lambda each: each[0] or 0.0)
-        assert worst is not None
-        if not best - worst > 0 or best - worst < self.job.min_gap:
-            return NONE_WORSE + (" by min_gap" if self.job.min_gap else "")
-        return best, text, worst
+def _turn(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
 
 
-def _remedy(reason: str) -> str:
-    """What to do to get pairs, where answers were left out for this reason."""
-    if reason == NOT_SAVED:
-        return "give the folder of `mbrace decode --save-utilities DIR` that wrote these answers"
-    if reason.startswith(NONE_WORSE):
-        more = "decode records with more hypotheses that differ"
-        return f"give a smaller {Parameter('min_gap')}, or {more}" if reason.endswith("min_gap") else more
-    return (
-        f"decode with --nbest 2 or more, or with --save-utilities DIR and export with {Parameter('utilities', 'DIR')}"
-    )
-
-
-def _is_score(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
+def _worst(item: Answer) -> tuple[float, str, float] | str:
+    """The utility of the answer, and the worst hypothesis with its own; or why there is none."""
+    pairs = zip(item.hypotheses, item.utilities, strict=True)
+    scored = [(value, text) for text, value in pairs if value is not None and math.isfinite(value)]
+    if not scored or scored[0][1] != item.hypotheses[0]:
+        return "its answer has no full score"
+    if len(scored) < 2:
+        return "no other hypothesis has a full score"
+    worst, text = min(scored, key=lambda each: each[0])
+    return (scored[0][0], text, worst) if scored[0][0] > worst else NONE_WORSE
 
 
 def _answer(fields: Mapping[str, Any], location: Location) -> Answer:

@@ -37,7 +37,6 @@ def generate_file(
     sample: int = 1024,
     seed: int = 0,
     logprobs: bool = False,
-    references: str | os.PathLike[str] | None = None,
     prefix: str = "",
     window: int | None = None,
     threads: int = 0,
@@ -52,13 +51,13 @@ def generate_file(
 
     `model`, `candidates` and the fields of `Sampling` as keywords are as for `translate_file`: the model makes `beam`
     hypotheses and `sample` pseudo-references per source (0: none), `window` sources at a time (None: 32, or 4 with a
-    model on a CPU). `sources` has one per line, or is a .tsv with references in its second column; `references` is a
-    file of references, one per line. Ids are `prefix` and the line number, from 1. The rest is as for `decode_file`.
+    model on a CPU). `sources` has one per line, or is a .tsv with references in its second column, or .jsonl. Ids are
+    `prefix` and the line number, from 1. The rest is as for `decode_file`.
     """
     made = settings_from(Sampling, candidates, settings)
     job = GenerateJob(model, made, sample=sample, seed=seed, logprobs=logprobs, prefix=prefix, window=window)
-    out, paths = os.fspath(output), [os.fspath(path) for path in (sources, references) if path is not None]
-    items = checked_input(lambda: source_items(*paths, make_item=job.item), paths, output=out)
+    path, out = os.fspath(sources), os.fspath(output)
+    items = checked_input(lambda: source_items(path, make_item=job.item), [path], output=out)
     run = {"threads": threads, "resume": resume, "force": force, "on_error": on_error, "progress": progress}
     return run_job(job, items, out, **run)  # type: ignore[arg-type]
 

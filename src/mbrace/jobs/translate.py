@@ -9,17 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from mbrace.errors import Parameter, RecordError, SettingError, UserError, require
+from mbrace.errors import Parameter, RecordError, SettingError, require
 from mbrace.io.candidates import Bad, Item, checked_input
-from mbrace.io.reading import (
-    byte_lines,
-    count_lines,
-    decode_line,
-    parse_json,
-    read_lines,
-    shown_path,
-    without_blank_end,
-)
+from mbrace.io.reading import byte_lines, decode_line, parse_json, shown_path
 from mbrace.jobs.decode import AnyUtility, DecodeJob, DecodeWorker
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.models.hypotheses import HypothesisMaker, LiveSampler, live_candidates
@@ -259,24 +251,11 @@ def read_sources(path: str) -> Iterator[tuple[str, str | None]]:
         yield item.source or "", item.reference
 
 
-def source_items(
-    path: str, references: str | None = None, *, make_item: Callable[[bytes, str, int, str], Item]
-) -> Iterator[Item]:
+def source_items(path: str, *, make_item: Callable[[bytes, str, int, str], Item]) -> Iterator[Item]:
     """Sources as records without candidates, as they are read; `make_item`, a job's method, makes an item of a line."""
-    if references is not None and path != "-":
-        ours, theirs = (sum(1 for _ in without_blank_end(byte_lines(name))) for name in (path, references))
-        if ours > count_lines(references) or theirs > count_lines(path):
-            raise UserError(f"{references}: has {theirs} lines but {path} has {ours}; they must match")
-    lines = None if references is None else read_lines(references)
     with contextlib.closing(byte_lines(path)) as rows:
         for number, row in enumerate(rows, 1):
-            item = make_item(row, shown_path(path), number, "")
-            if lines is not None:
-                reference = next(lines, None if row.strip() else "")
-                if reference is None:
-                    raise UserError(f"{references}: ends before line {number}, which {shown_path(path)} has")
-                item = item if isinstance(item, Bad) else replace(item, reference=reference)
-            yield item
+            yield make_item(row, shown_path(path), number, "")
 
 
 def source_item(row: bytes, file: str, number: int, prefix: str = "", *, columns: bool = True) -> Item:
