@@ -14,8 +14,10 @@ from mbrace.models import seq2seq
 SOURCES = ["a b", "c", "d d a", "b c", "a"]
 
 
-def save_model(path: Path) -> Path:
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Marian model with its tokenizer."""
+    path = tmp_path_factory.mktemp("model")
     model = tiny.marian()
     model.generation_config.bad_words_ids = [[tiny.PAD]]
     model.final_logits_bias.zero_()
@@ -24,7 +26,8 @@ def save_model(path: Path) -> Path:
     return path
 
 
-def write_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The sources in a file; models are read with our own tokenizer from now on."""
     # transformers would take a Marian folder's tokenizer to be SentencePiece's; ours is words
     loaded: dict[str, Any] = {}

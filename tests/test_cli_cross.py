@@ -53,13 +53,3 @@ def test_a_race_by_name_is_the_librarys(tmp_path: Path) -> None:
     utility = mbrace.XCOMET(made, device="cpu")
     want = mbrace.decode(*texts, utility=utility, source=tiny.SOURCES[0])
     assert answer["text"] == want.text
-
-
-def test_a_checkpoint_without_references_is_refused_as_a_utility(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made = tiny_cross.make(tmp_path, "kiwi-xlmr")
-    assert score(tmp_path, "--utility", "xcomet", "--metric-model", str(made)) == 2
-    assert "estimates quality from the source and reads no reference" in capsys.readouterr().err
-    assert score(tmp_path, "--utility", "bleurt") == 2
-    assert "utility bleurt: needs --metric-model" in capsys.readouterr().err

@@ -21,7 +21,6 @@ from mbrace.settings import Race, Sampling
 from mbrace.utilities.named import NAMED
 
 SIZES = [16, 32, 64]
-SMALL_STEPS = (8, 12, 18, 27, 40, 60, 90, 135, 200, 256)
 OPTIONS = ["--forecast", "0.01", "--regret", "0.05", "--schedule", "16,32,64"]
 LIBRARY: dict[str, Any] = {"forecast": 0.01, "prune": mbrace.Confidence(0.99, regret=0.05), "schedule": SIZES}
 
@@ -154,13 +153,6 @@ def test_explain_says_who_begins_who_is_let_in_and_how_many_never_raced(
             seen |= {found[3] for line in part if (found := ROW.match(line))}
 
 
-def test_explain_without_a_forecast_says_nothing_of_one(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for options in ([], ["--forecast", "0"]):
-        assert decode(source, "--explain", "s0", *options) == 0
-        shown = capsys.readouterr().out
-        assert not any(words in shown for words in (" begin; ", "let in ", "never raced"))
-
-
 def test_a_recorded_race_takes_in_hypotheses_that_enter_later(rows: list[Row]) -> None:
     record, recorder = records(rows)[0], RaceRecorder(LIBRARY["prune"])
     [answer] = mbrace.decode_corpus([record], watch=recorder, **LIBRARY)
@@ -193,32 +185,6 @@ def test_a_preset_depends_on_the_kind_of_utility_and_never_on_the_device() -> No
         ("chrf:1+bleu:1", 0.0),
     ):
         assert chosen("decode", "--utility", mixture)[0].forecast == forecast
-
-
-@pytest.mark.parametrize(
-    ("command", "options", "expected"),
-    [
-        ("decode", "--no-cover", {"regret": 0.04, "forecast": 0.0005}),
-        ("decode", "--no-shuffle", {"regret": 0.04, "forecast": 0.0005, "shuffle": False}),
-        ("decode", "--forecast 0", {"regret": 0.04}),
-        ("decode", "--forecast 0.5", {"regret": 0.04, "forecast": 0.5, "cover": True}),
-        ("decode", "--regret 0", {"regret": 0.0, "forecast": 0.0005, "cover": True}),
-        ("decode", "--prune none", {"prune": "none"}),
-        ("decode", "--prune halving --budget 99", {"prune": "halving", "budget": 99}),
-        ("decode", "--prune bottom --beta 0.5", {"prune": "bottom", "beta": 0.5}),
-        ("decode", "--method diverse --nbest 2", {"method": "diverse", "nbest": 2}),
-        ("decode", "--method aggregate", {"method": "aggregate"}),
-        ("translate", "", {"regret": 0.03, "forecast": 0.0005, "schedule": SMALL_STEPS}),
-        ("translate", "--schedule 16,64", {"regret": 0.03, "forecast": 0.0005, "schedule": (16, 64)}),
-        ("translate", "--forecast 0", {"regret": 0.04}),
-        ("translate", "--beam 2000", {"regret": 0.04}),
-    ],
-)
-def test_a_preset_sets_what_was_not_given_and_goes_with_it(
-    command: str, options: str, expected: dict[str, Any]
-) -> None:
-    race, _ = chosen(command, "--utility", "comet", *options.split())
-    assert race.chosen() == expected
 
 
 def test_a_preset_runs_as_the_options_that_it_stands_for(source: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import tiny_models as tiny
-from model_commands import SOURCES, generate, save_model, write_sources
+from model_commands import SOURCES, folder, generate, sources  # noqa: F401  (fixtures)
 
 import mbrace
 from mbrace.cli import main
@@ -20,16 +20,6 @@ from mbrace.io.candidates import read_records
 from mbrace.io.output import Output
 from mbrace.jobs.generate import GenerateWorker
 from mbrace.jobs.run import Summary, run_worker
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture
-def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return write_sources(tmp_path, monkeypatch)
 
 
 def test_generate_writes_records_that_decode_reads(sources: Path, folder: Path, tmp_path: Path) -> None:

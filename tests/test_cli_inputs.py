@@ -5,29 +5,15 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import lzma
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sacrebleu
-from cli_helpers import COMMAND, GOOD, Row, decode, lines, start
+from cli_helpers import COMMAND, Row, decode, lines, start
 
 from mbrace.cli import main
-
-
-def test_packed_input_and_output_hold_the_same_lines(candidates: Path, answers: bytes, tmp_path: Path) -> None:
-    packed = tmp_path / "in.jsonl.gz"
-    packed.write_bytes(gzip.compress(candidates.read_bytes()))
-    assert decode(packed, "-o", tmp_path / "out.jsonl.gz") == 0
-    assert gzip.decompress((tmp_path / "out.jsonl.gz").read_bytes()) == answers
-    tighter = tmp_path / "in.jsonl.xz"
-    tighter.write_bytes(lzma.compress(candidates.read_bytes()))
-    assert decode(tighter, "-o", tmp_path / "out.jsonl") == 0
-    assert (tmp_path / "out.jsonl").read_bytes() == answers
 
 
 def test_a_dash_is_standard_input_and_output(candidates: Path, answers: bytes) -> None:
@@ -152,35 +138,6 @@ def test_an_empty_corpus_gives_an_empty_output(tmp_path: Path) -> None:
         assert decode(tmp_path / "in", "-o", tmp_path / f"out{suffix}") == 0
     assert (tmp_path / "out").read_bytes() == b""
     assert gzip.decompress((tmp_path / "out.gz").read_bytes()) == b""
-
-
-def test_no_input_says_what_to_give(capsys: pytest.CaptureFixture[str]) -> None:
-    assert decode("-o", "out") == 2
-    assert "no input: give CANDIDATES.jsonl" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("make", "message"), [
-    (lambda path: None, "No such file or directory"),
-    (lambda path: path.mkdir(), "manifest.json"),
-    (lambda path: path.write_bytes(gzip.compress(lines([GOOD] * 500), mtime=0)[:-30]), "damaged or cut off"),
-    (lambda path: path.write_bytes(b"plain text"), "damaged or cut off"),
-])  # fmt: skip
-def test_an_input_that_cannot_be_read_is_named(
-    make: Callable[[Path], Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "in.jsonl.gz"
-    make(path)
-    assert decode(path, "-o", tmp_path / "out") == 2
-    error = capsys.readouterr().err
-    assert str(path) in error
-    assert message in error
-
-
-def test_a_parquet_file_that_is_none_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "in.parquet"
-    path.write_bytes(b"PAR1 not really")
-    assert decode(path, "-o", tmp_path / "out") == 2
-    assert f"{path}: not a Parquet file" in capsys.readouterr().err
 
 
 def test_a_named_pipe_is_an_input_like_any_other(tmp_path: Path) -> None:

@@ -56,33 +56,3 @@ def test_a_removed_option_is_refused_with_what_to_do_instead(capsys: pytest.Capt
             assert capsys.readouterr().err == f"mbrace: error: {flag}: {spelled(sentence, spell)}\n"
             assert main([command, "x", f"{flag}=1"]) == 2
             assert flag in capsys.readouterr().err
-
-
-def test_a_command_that_is_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["decod"]) == 2
-    assert capsys.readouterr().err == "mbrace: error: decod: no such command; did you mean decode?\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            "decode c.jsonl -o o.jsonl --text --nbest 2",
-            "--nbest 2: plain text has one line per source; give --no-text for",
-        ),
-        ("decode c.jsonl --utility chfr", "--utility chfr: unknown; did you mean chrf? Or give module:function,"),
-        ("decode c.jsonl --pool", "; leave it out, or use `mbrace answer`"),
-        ("decode c.jsonl --rank 8", "--rank: is an option of the method now: --method-option rank=8"),
-        ("decode c.jsonl --centroid-weights", "the method now: --method-option weighted=yes"),
-        ("translate s.txt --server-kind chat", "--server-kind: is an option of the server now: --server-option kind="),
-        ("translate s.txt --json", "--json: is --no-text now"),
-        ("generate s.txt -o o.jsonl --alpha 1", "--alpha: is called --length-penalty now"),
-        ("decode h.txt --num_candidates 8 --metric bleu", "`mbrace mbrs-decode`"),
-        ("decode h.txt --metric.lowercase true", "`mbrace mbrs-decode`"),
-    ],
-)
-def test_a_refusal_names_a_remedy_that_the_command_has(
-    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments.split()) == 2
-    assert message in capsys.readouterr().err

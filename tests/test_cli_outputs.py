@@ -7,11 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import sacrebleu
 from cli_helpers import Row, decode, lines, start
 
 import mbrace
-from mbrace.cli import main
 
 
 def test_each_line_has_the_fields_of_the_contract_in_order(answers: bytes, small_rows: list[Row]) -> None:
@@ -28,21 +26,6 @@ def test_the_command_answers_as_the_library_does(answers: bytes, small_rows: lis
     for line, row in list(zip(answers.splitlines(), small_rows, strict=True))[::10]:
         best = mbrace.decode(row["hypotheses"], row["pseudo_references"], id=row["id"])
         assert (best.text, best.index, best.utility) == tuple(json.loads(line)[k] for k in ("text", "index", "utility"))
-
-
-def test_standard_mbr_is_the_brute_force_of_sacrebleu(tmp_path: Path, small_rows: list[Row]) -> None:
-    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    source.write_bytes(lines(small_rows[:3]))
-    assert decode(source, "-o", out, "--prune", "none") == 0
-    chrf = sacrebleu.CHRF(word_order=2)
-    for line, row in zip(out.read_bytes().splitlines(), small_rows, strict=False):
-        expected = [
-            sum(chrf.sentence_score(h, [r]).score for r in row["pseudo_references"]) / len(row["pseudo_references"])
-            for h in row["hypotheses"]
-        ]
-        answer = json.loads(line)
-        assert answer["utility"] == pytest.approx(max(expected), abs=1e-4)
-        assert expected[answer["index"]] == pytest.approx(max(expected), abs=1e-4)
 
 
 @pytest.mark.parametrize("option", [["--window", "1"], ["--window", "1000"], ["--threads", "1"], ["--threads", "2"]])
@@ -66,16 +49,6 @@ def test_text_output_is_valid_unicode(tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().err.count("warning: Plain text cannot hold lone surrogates") == 1
 
 
-def test_nbest_lists_the_best_in_order(candidates: Path, tmp_path: Path, answers: bytes) -> None:
-    assert decode(candidates, "-o", tmp_path / "out.jsonl", "--nbest", "3", "--prune", "none") == 0
-    for line in (tmp_path / "out.jsonl").read_bytes().splitlines():
-        answer = json.loads(line)
-        best = answer["nbest"]
-        assert {key: answer[key] for key in ("text", "index", "utility")} == best[0]
-        assert len({entry["text"] for entry in best}) == len(best) == 3
-        assert [entry["utility"] for entry in best] == sorted((e["utility"] for e in best), reverse=True)
-
-
 def test_parquet_output_keeps_mixed_ids_and_missing_utilities(tmp_path: Path) -> None:
     import pyarrow.parquet
 
@@ -86,61 +59,6 @@ def test_parquet_output_keeps_mixed_ids_and_missing_utilities(tmp_path: Path) ->
     table = pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()
     assert [row["id"] for row in table] == [str(row["id"]) for row in rows]
     assert [row["utility"] is None for row in table] == [True] * 2500 + [False]
-
-
-def test_a_packing_that_is_not_written_is_refused(
-    candidates: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert decode(candidates, "-o", tmp_path / "out.jsonl.zip") == 2
-    assert "out.jsonl.zip: this packing is not supported; give a name that ends in .gz" in capsys.readouterr().err
-
-
-def test_an_output_that_exists_is_not_replaced_unless_told(
-    candidates: Path, tmp_path: Path, answers: bytes, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out.jsonl"
-    for suffix in (".jsonl", ".jsonl.gz", ".parquet"):
-        out = tmp_path / f"out{suffix}"
-        out.write_bytes(b"precious")
-        assert decode(candidates, "-o", out) == 2
-        assert f"{out}: exists; use --resume to continue it or --force to replace it" in capsys.readouterr().err
-        assert out.read_bytes() == b"precious"
-    out = tmp_path / "out.jsonl"
-    assert decode(candidates, "-o", out, "--force") == 0
-    assert out.read_bytes() == answers
-
-
-def test_an_input_is_never_overwritten(candidates: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = candidates.read_bytes()
-    assert decode(candidates, "-o", candidates, "--force") == 2
-    assert f"{candidates}: is an input too" in capsys.readouterr().err
-    assert candidates.read_bytes() == before
-
-
-@pytest.mark.parametrize("option", ["--hypotheses", "--references", "--source"])
-def test_flat_text_is_not_replaced_by_its_own_output(
-    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    paths = {name: tmp_path / f"{name[2:]}.txt" for name in ("--hypotheses", "--references", "--source")}
-    for path in paths.values():
-        path.write_text("precious\n" * 2)
-    flat = [text for name, path in paths.items() for text in (name, str(path))]
-    assert main(["decode", *flat, "--num-candidates", "2", "-o", str(paths[option]), "--force"]) == 2
-    assert "is an input too" in capsys.readouterr().err
-    assert paths[option].read_text() == "precious\n" * 2
-
-
-def test_an_output_that_cannot_be_written_is_named(candidates: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for path in ("/proc/out.jsonl", "/nowhere/out.jsonl"):
-        assert decode(candidates, "-o", path) == 2
-        assert f"{path}: No such file or directory; give an output file that can be written" in capsys.readouterr().err
-    assert decode(candidates, "-o", "/proc", "--force") == 2
-    assert "/proc: Is a directory" in capsys.readouterr().err
-
-
-def test_a_full_device_is_named(candidates: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert decode(candidates, "-o", "/dev/full") == 2
-    assert capsys.readouterr().err == "mbrace: error: /dev/full: No space left on device\n"
 
 
 def test_a_reader_that_goes_away_is_no_error(small_rows: list[Row]) -> None:

@@ -97,11 +97,6 @@ def test_resume_with_another_input_is_refused_and_the_output_kept(
     assert out.read_bytes() == b'["not ours"]\n'
 
 
-def test_standard_output_cannot_be_resumed(candidates: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert decode(candidates, "--resume") == 2
-    assert "cannot continue standard output" in capsys.readouterr().err
-
-
 SLOW = """
 import time
 

@@ -28,13 +28,6 @@ def test_score_equals_sacrebleu(tmp_path: Path, demo_rows: list[Row], capsys: py
         assert float(corpus.split()[1]) == pytest.approx(chrf.corpus_score(hypotheses, [references]).score, abs=2e-4)
 
 
-def test_score_refuses_files_of_different_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "h").write_text("a\nb\n")
-    (tmp_path / "r").write_text("a\n")
-    assert main(["score", str(tmp_path / "h"), str(tmp_path / "r")]) == 2
-    assert f"{tmp_path / 'r'}: 1 line, but {tmp_path / 'h'} has 2" in capsys.readouterr().err
-
-
 def test_score_reads_the_field_of_records_and_no_byte_order_mark(
     tmp_path: Path, demo_rows: list[Row], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -183,14 +183,6 @@ def test_those_who_may_win_are_let_in(least: float, seed: int) -> None:
     assert let_in > 0 or least == 0.3
 
 
-def test_nobody_is_let_in_where_all_are_equal() -> None:
-    texts = sentences(60, 0)
-    for value in (0.1, 0.5, 1 / 3, 0.0, -7.3):
-        forecast = Forecast(texts)
-        count = len(forecast.start(23))
-        assert len(forecast.next(np.full(count, value), value, 1e-9, 16)) == 0
-
-
 def test_texts_that_no_n_gram_tells_apart_are_let_in_only_where_the_mean_is_an_improvement() -> None:
     texts = ["a" * length for length in range(8, 40)]
     means = np.array([0.1, 0.2, 0.9, 0.4])

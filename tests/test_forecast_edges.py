@@ -124,13 +124,3 @@ def test_a_sampler_that_has_no_more_is_not_asked_again(seed: int) -> None:
     assert asking.asked == [16]
     assert found.pseudo_references == 10
     assert len(found.steps) > 1  # others were let in after the last draw
-
-
-def test_more_hypotheses_than_a_forecast_can_compare_are_refused_before_anything_is_scored() -> None:
-    def never(hypothesis: str, reference: str) -> float:
-        raise AssertionError("scored")
-
-    with pytest.raises(mbrace.UserError, match="hypotheses: 1025 different ones; forecast works with up to 1024"):
-        decode([f"text {i}" for i in range(1025)], ["r"], utility=never)
-    most = [f"text {i % 1024}" for i in range(1025)]  # one is there twice
-    assert decode(most, ["r"] * 4, utility=lambda h, r: 1.0).index == 0

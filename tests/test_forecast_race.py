@@ -219,22 +219,6 @@ def test_of_equal_ones_the_callers_first_wins_though_it_was_let_in_late() -> Non
     assert [each.index for each in best.nbest] == [late, early]
 
 
-def test_kept_utilities_are_all_that_was_scored() -> None:
-    hypotheses, references = lists(2)
-    best = mbrace.decode(
-        hypotheses, references, utility=overlap, schedule=SCHEDULE, forecast=0.001, keep_utilities=True
-    )
-    kept = best.utilities
-    assert kept is not None
-    assert STARTERS < len(kept.hypotheses) < len(set(hypotheses))
-    expected = np.array([[overlap(h, r) for r in kept.pseudo_references] for h in kept.hypotheses])
-    scored = np.isfinite(kept.utilities)
-    assert (kept.utilities[scored] == expected[scored]).all()
-    assert scored.sum() == best.pairs_scored
-    assert scored[kept.hypotheses.index(best.text)].all()
-    assert kept.counts.sum() == best.pseudo_references
-
-
 def test_up_to_as_many_as_race_from_the_start_it_is_the_race_without_a_forecast() -> None:
     hypotheses, references = sentences(STARTERS, 0), sentences(40, 1)
     options: dict[str, Any] = {"utility": overlap, "schedule": SCHEDULE}

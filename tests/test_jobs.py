@@ -352,12 +352,6 @@ def test_a_job_is_sent_to_another_process_as_it_is() -> None:
     assert pickle.loads(pickle.dumps(job)) == job
 
 
-def test_translate_has_no_lists_to_leave_unshuffled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "s.txt").write_text("a\n")
-    assert main(["translate", f"{tmp_path}/s.txt", "--no-shuffle"]) == 2
-    assert "--no-shuffle" in capsys.readouterr().err
-
-
 def test_translate_runs_torch_with_the_threads_it_was_given(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     (tmp_path / "s.txt").write_text("Ein Hund.\n")

@@ -414,3 +414,9 @@ def test_more_rows_where_three_searches_fit_into_the_memory() -> None:
         least = -(-(1_000_000 + copied * 64_000) * 10 // 3)  # each may take three tenths
         assert steps_that_fit(config, 1000, least) == steps
         assert steps_that_fit(config, 1000, least - 4) == (steps // 2 if steps > 64 else 0)
+
+
+def test_the_bundled_translator_takes_no_languages() -> None:
+    for options in ({"source_language": "de"}, {"target_language": "en"}, {"prefix": "translate: "}):
+        with pytest.raises(mbrace.UserError, match="bundled translator is German to English"):
+            mbrace.Seq2Seq(**options)  # type: ignore[arg-type]

@@ -68,13 +68,6 @@ def test_stopping_early_changes_no_decision(max_losing_wins: int, seed: int) -> 
     np.testing.assert_array_equal(early > max_losing_wins, full > max_losing_wins)
 
 
-def test_each_resample_has_as_many_draws_as_there_are_pseudo_references() -> None:
-    counts = resamples(1, [0, 1, 1, 2, 3], 4, 200)
-    assert counts.shape == (200, 4)
-    assert (counts.sum(axis=1) == 5).all()
-    assert (counts == np.rint(counts)).all()
-
-
 def test_counts_follow_the_multinomial_distribution() -> None:
     owners = [0] * 1 + [1] * 2 + [2] * 7
     counts = resamples(2, owners, 3, 20_000)
@@ -82,13 +75,6 @@ def test_counts_follow_the_multinomial_distribution() -> None:
     np.testing.assert_allclose(counts.mean(axis=0), 10 * share, atol=0.06)
     covariance = 10 * (np.diag(share) - np.outer(share, share))
     np.testing.assert_allclose(np.cov(counts.T), covariance, atol=0.06)
-
-
-def test_resamples_repeat_with_the_seed_and_differ_without_it() -> None:
-    owners = list(range(50))
-    assert (resamples(3, owners, 50, 20) == resamples(3, owners, 50, 20)).all()
-    assert (resamples(3, owners, 50, 20) != resamples(4, owners, 50, 20)).any()
-    assert (resamples(2**64 - 1, owners, 50, 20).sum(axis=1) == 50).all()
 
 
 def test_resamples_equal_a_transcription_of_the_published_generator() -> None:

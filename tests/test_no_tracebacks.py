@@ -69,25 +69,6 @@ def test_a_sampler_may_run_out() -> None:
     assert (answer.text, answer.pseudo_references) == ("a b", 3)
 
 
-def test_compare_refuses_a_negative_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a").write_text("x\n")
-    command = ["compare", f"{tmp_path}/a", f"{tmp_path}/a", "--reference", f"{tmp_path}/a", "--seed", "-1"]
-    assert main(command) == 2
-    assert "--seed -1: must be 0 or more" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("folder", ["/proc/no/folder", "file/inside"])
-def test_an_experiment_whose_folder_cannot_be_made_says_so(
-    folder: str, tmp_path: Path, candidates: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").write_text("")
-    assert main(["experiment", str(candidates), "-o", folder, "--no-report"]) == 2
-    error = capsys.readouterr().err
-    assert f"mbrace: error: {folder}: " in error
-    assert "give an output folder that can be written" in error
-
-
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 def test_judge_results_on_a_full_disk_names_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     items = [PredictionPair("1", "s", "a", "b")]

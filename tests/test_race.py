@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mbrace
-from mbrace._native import expected_utilities
 from mbrace.prune import Standings
 from mbrace.utility import Ask, Sentence
 
@@ -112,22 +110,6 @@ def test_alpha_one_prunes_only_what_never_wins() -> None:
     wins = rule.win_rates(standings)
     assert 0 < np.count_nonzero(wins) < 30
     np.testing.assert_array_equal(rule(standings), wins > 0)
-
-
-def test_win_rates_are_those_of_gathered_resamples() -> None:
-    rng = np.random.default_rng(5)
-    utilities = rng.integers(0, 5, (20, 6)).astype(np.float32)
-    counts = np.array([1, 3, 1, 2, 1, 4])
-    means = utilities @ (counts / counts.sum())
-    standings = Standings(utilities, counts, counts / counts.sum(), means, 1, 11)
-    rule = mbrace.Confidence(bootstraps=200)
-    leader = int(np.argmax(means))
-    wins = np.zeros(20)
-    drawn = np.repeat(np.arange(6), counts)
-    for row in rule.resamples(standings).counts().astype(int):
-        sample = utilities[:, np.repeat(drawn, row)]
-        wins += sample.sum(axis=1) >= sample[leader].sum()
-    np.testing.assert_allclose(rule.win_rates(standings), wins / 200)
 
 
 class CountingUtility(mbrace.Pairwise):
@@ -263,16 +245,3 @@ def test_the_window_decides_as_the_pruning_function_alone(
     if weighted:
         options["logprobs"] = np.log(np.random.default_rng(seed).dirichlet(np.ones(len(r)))).tolist()
     assert mbrace.decode(h, r, prune=rule, **options) == mbrace.decode(h, r, prune=lambda seen: rule(seen), **options)
-
-
-def test_expected_utilities_are_added_up_without_rounding_and_divided_last() -> None:
-    rng = np.random.default_rng(4)
-    for distinct in (1, 7, 8, 9, 64, 230):
-        utilities, weights = rng.random((5, distinct), dtype=np.float32) * 100, rng.dirichlet(np.ones(distinct))
-        expected = []
-        for row in utilities.astype(float):
-            total = sum(Fraction(value) * Fraction(weight) for value, weight in zip(row, weights, strict=True))
-            expected.append(float(total) / float(sum(map(Fraction, weights))))
-        found = expected_utilities(utilities, weights)
-        assert found.tolist() == expected
-        np.testing.assert_allclose(found, utilities.astype(float) @ weights, rtol=1e-12)

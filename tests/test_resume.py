@@ -20,7 +20,6 @@ import mbrace
 import mbrace.io.atomic
 import mbrace.io.compression
 import mbrace.io.output
-from mbrace.cli import main
 from mbrace.io.candidates import SeenIds, read_items
 from mbrace.io.output import Output
 from mbrace.jobs.decode import DecodeJob
@@ -207,28 +206,3 @@ def test_resume_cuts_only_what_could_be_ours(tmp_path: Path, name: str, content:
     with contextlib.nullcontext() if ours else pytest.raises(mbrace.UserError, match="not an answer of mbrace"):
         run(corpus(tmp_path, ["good"]), out, text=False, window=2, resume=True)
     assert (out.read_bytes() != content) == ours
-
-
-def test_a_run_goes_on_only_with_its_own_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source, out = corpus(tmp_path, ["good"] * 5 + ["torn"]), tmp_path / "out.jsonl"
-    command = ["decode", str(source), "-o", str(out), "--window", "2"]
-    assert main(command) == 2  # five answers, then the torn record
-    before = out.read_bytes()
-    for options, message in (
-        (["--utility", "chrf"], "was made with utility 'chrf++', not 'chrf'"),
-        (["--seed", "5"], "was made with seed 0, not 5"),
-        (["--prune", "none"], "was made with prune 'confidence', not 'none'"),
-        (["--text"], "not an answer of mbrace"),  # a file of records does not go on as text
-    ):
-        capsys.readouterr()
-        assert main([*command, "--resume", *options]) == 2
-        assert message in capsys.readouterr().err
-    assert out.read_bytes() == before
-    corpus(tmp_path, ["good"] * 6)
-    assert main([*command, "--resume", "--threads", "1"]) == 0  # threads and windows change no answer
-    assert main([*command[:3], str(tmp_path / "whole.jsonl")]) == 0
-    for suffix in ("", ".run.json"):  # it stays, for whoever goes on with more records
-        assert Path(f"{out}{suffix}").read_bytes().count(b"\n") == (1 if suffix else 6)
-    assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
-    assert main(["decode", str(tmp_path / "none.jsonl"), "-o", str(tmp_path / "x.jsonl")]) == 2
-    assert not list(tmp_path.glob("x.jsonl*"))

@@ -308,12 +308,6 @@ def test_urls_are_shown_without_credentials(url: str, shown: str) -> None:
     assert hide_credentials(url) == shown
 
 
-@pytest.mark.parametrize("url", ["http://", "http://h:port", "ftp://h", "http://[::1", "h"])
-def test_what_is_no_url_is_refused(url: str) -> None:
-    with pytest.raises(mbrace.UserError, match="not a URL of a server"):
-        mbrace.Server(url, "m")
-
-
 # Words and numbers
 
 FIELD = {"type": "missing", "loc": ["body", "n"], "msg": "Field required", "input": {"prompt": "x"}}
