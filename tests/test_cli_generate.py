@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import tiny_models as tiny
-from model_commands import SOURCES, folder, generate, sources  # noqa: F401  (fixtures)
+from model_commands import SOURCES, folder, generate, sources
 
 import mbrace
 from mbrace.cli import main
@@ -20,6 +20,8 @@ from mbrace.io.candidates import read_records
 from mbrace.io.output import Output
 from mbrace.jobs.generate import GenerateWorker
 from mbrace.jobs.run import Summary, run_worker
+
+__all__ = ["folder", "sources"]
 
 
 def test_generate_writes_records_that_decode_reads(sources: Path, folder: Path, tmp_path: Path) -> None:

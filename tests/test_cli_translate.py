@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_models as tiny
-from model_commands import SOURCES, folder, sources, translate  # noqa: F401  (fixtures)
+from model_commands import SOURCES, folder, sources, translate
 
 import mbrace
 from mbrace.cli import main
+
+__all__ = ["folder", "sources"]
 
 
 def test_translate_equals_generating_and_decoding_by_hand(sources: Path, folder: Path, tmp_path: Path) -> None:
@@ -200,29 +199,3 @@ def test_translating_with_arithmetic_draws_is_resumed_to_the_same_bytes(
     assert "was made with sampling 'arithmetic', not the default" in capsys.readouterr().err
     assert translate(cut, "--resume", "--window", "3") == 0
     assert cut.read_bytes() == content == whole.read_bytes()
-
-
-def test_a_line_is_translated_by_at_most_70_files(sources: Path, folder: Path) -> None:
-    """What one line executes is what somebody has to read who wants to know how it is translated."""
-    from mbrace.cli.generate import translate_job as job_from
-    from mbrace.cli.parser import make_parser
-
-    command = ["translate", str(sources), "--model", str(folder), "--beam", "4", "--device", "cpu", "--window", "1"]
-    args = make_parser().parse_args(command)
-    job = job_from(args)
-    lines = job.start(1)((job.item(f"{text}\n".encode(), "s.txt", n, "") for n, text in enumerate(SOURCES)), skip=True)
-    next(lines)  # imports, and what is done once
-    package, files = os.path.dirname(mbrace.__file__), set[str]()
-
-    def note(frame: Any, event: str, argument: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(package):
-            files.add(frame.f_code.co_filename)
-
-    threading.setprofile(note)
-    sys.setprofile(note)
-    try:
-        assert next(lines)[1] is None
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
-    assert 20 < len(files) <= 70

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 from cli_helpers import decode, lines
-from model_commands import save_model, translate, write_sources
+from model_commands import folder, sources, translate
 
 import mbrace
+
+__all__ = ["folder", "sources"]
 
 PACKAGE = Path(mbrace.__file__).parent
 
@@ -43,9 +45,8 @@ def test_a_record_of_decode_runs_at_most_45_files(tmp_path: Path) -> None:
     assert len(files) <= 45, sorted(files)
 
 
-def test_a_line_of_translate_runs_at_most_70_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_of_translate_runs_at_most_70_files(folder: Path, sources: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    folder, sources = save_model(tmp_path / "model"), write_sources(tmp_path, monkeypatch)
     files = executed(lambda: translate(sources, folder, tmp_path / "o.jsonl"))
     assert {"api.py", "race.py", "models/live.py"} <= files
     assert len(files) <= 70, sorted(files)
