@@ -100,8 +100,9 @@ def draw(args: argparse.Namespace) -> None:
 
         url = args.server or local_server(gemma.assemble(), threads=args.threads)
     server = mbrace.Server(
+        # llama.cpp truncates unless told otherwise
         url, args.model, prompt="{source}", chat=chat, max_tokens=32 if votes else 64, stop=None if chat else "\n",
-        temperature=0.7 if votes else 1.0,
+        temperature=0.7 if votes else 1.0, top_k=0, top_p=1.0, min_p=0.0,
     )  # fmt: skip
     path = Path(args.file)
     done = {record.id for record in read_records(str(path))} if path.exists() else set()
