@@ -217,6 +217,15 @@ def test_a_failed_window_keeps_what_arrived(mock: Mock) -> None:
     assert sum(body["messages"][-1]["content"] in ("g", "h") for body in mock.bodies) == 2
 
 
+def test_draws_that_were_kept_are_given_to_no_other_source(mock: Mock) -> None:
+    mock.plan = lambda number: "400" if mock.bodies[number - 1]["messages"][-1]["content"] == "bad" else None
+    server = mbrace.Server(mock.url, "m", prompt="{source}", concurrency=1)
+    with pytest.raises(mbrace.UserError, match="status 400: so it is"):
+        server.candidates(["bad", "b", "c"], 1)
+    found = server.candidates(["x", "y", "z"], 1)  # ids 0, 1, 2 once more
+    assert [draws.texts[0].partition("/")[0] for draws in found] == ["x", "y", "z"]
+
+
 @pytest.mark.parametrize("chat", [True, False])
 def test_settings_and_prompt_reach_the_endpoint(mock: Mock, chat: bool) -> None:
     server = mbrace.Server(

@@ -84,7 +84,7 @@ class ServerDrawer:
             self._server.finish(self._wanted.values())
         for want, future in self._wanted.items():
             if keep:
-                self._server.keep(self._records[want.sentence], self._stream, replace(want, sentence=0), future)
+                self._server.keep(self._records[want.sentence], self._stream, want, future)
         self._wanted.clear()
 
 

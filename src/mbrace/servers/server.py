@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,7 @@ class Server:
         endpoint = "/chat/completions" if chat else "/completions"
         self._client = Client(url, endpoint, api_key=api_key, concurrency=concurrency, retries=retries, timeout=timeout)
         self._file = None if save_draws is None else AnswerFile(save_draws)
-        self._kept: dict[tuple[str | int, str, Want], Future[Drawn]] = {}  # of a window that failed
+        self._kept: dict[bytes, Future[Drawn]] = {}  # of a window that failed
         self._lock, self._probing = threading.Lock(), threading.Lock()
         self._abilities: Abilities | None = None
         self._has_sampled = False
@@ -220,7 +220,7 @@ class Server:
     def submit(self, record: Record, stream: str, want: Want) -> Future[Drawn]:
         """Ask for draws in the background."""
         with self._lock:
-            kept = self._kept.pop((record.id, stream, replace(want, sentence=0)), None)
+            kept = self._kept.pop(_name(record, stream, want), None)
         if kept is not None and not (kept.cancelled() or (kept.done() and kept.exception() is not None)):
             return kept
         abilities = self.abilities() if (record.source or "").strip() else Abilities()
@@ -229,7 +229,7 @@ class Server:
     def keep(self, record: Record, stream: str, want: Want, drawn: Future[Drawn]) -> None:
         """Keep draws that have arrived, or still may, for the next time they are requested."""
         with self._lock:
-            self._kept[record.id, stream, want] = drawn
+            self._kept[_name(record, stream, want)] = drawn
 
     async def _draw(self, record: Record, stream: str, first: int, count: int, abilities: Abilities) -> Drawn:
         """The draws, in as few requests as the server allows, at the same time."""
@@ -356,6 +356,13 @@ class Server:
         if not self._chat:
             return {"model": self._model, "prompt": text}
         return {"model": self._model, "messages": chat_messages(text, self._system)}
+
+
+def _name(record: Record, stream: str, want: Want) -> bytes:
+    """What is drawn: two records may have the same id."""
+    messages = [dict(each) for each in getattr(record, "messages", None) or ()]
+    options = getattr(record, "request", None), getattr(record, "seed", None)
+    return key_of([record.id, record.source, messages, *options, stream, want.first, want.count])
 
 
 def _saved(record: Record, stream: str, first: int, choices: Sequence[Choice], cost: Cost) -> dict[str, Any]:
