@@ -301,6 +301,23 @@ def test_the_budget_is_checked_before_each_request_and_never_exceeded(model: Mod
     assert len(rows_of(out)) == 40
 
 
+def test_the_requests_that_find_out_what_a_server_does_are_in_the_budget(model: Model) -> None:
+    answer = model.answer
+
+    def with_usage(request: Any, body: dict[str, Any]) -> None:
+        if PROBE not in str(body["messages"]):
+            return answer(request, body)
+        model.probes.append(body)
+        choices = [choice | {"finish_reason": "length"} for choice in model.made(body)]
+        usage = {"prompt_tokens": 10, "completion_tokens": 8}  # of one choice, as llama.cpp counts
+        return request.send(200, json.dumps({"choices": choices, "usage": usage}).encode())
+
+    model.answer = with_usage  # type: ignore[method-assign]
+    made = server(model, max_cost_tokens=100_000)
+    made.abilities()
+    assert made.budget.spent == sum(10 + 8 * body["n"] for body in model.probes) > 0
+
+
 def test_the_bound_and_the_cost_are_said(model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "p.txt").write_text("one\ntwo\n")
     assert (

@@ -109,6 +109,11 @@ def test_completions_streams_and_the_async_client_give_the_same_answer(served: S
     plain = client.completions.create(model="m", prompt="What is the capital of France?")
     assert plain.choices[0].text in PEAKED
 
+    served.model.texts = lambda prompt: ["\n    return x + 1\n"]
+    indented = client.completions.create(model="m", prompt="def f(x):")
+    assert indented.choices[0].text == "\n    return x + 1"  # it goes on where the prompt ends
+    served.model.texts = lambda prompt: PEAKED
+
     async def ask() -> list[str | None]:
         async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as other:
             found = await asyncio.gather(*(other.chat.completions.create(**asked) for _ in range(8)))

@@ -70,6 +70,7 @@ class Prompt(Record):
     messages: tuple[Message, ...] | None = None
     request: Mapping[str, Any] | None = None  # fields of its requests, in place of the server's own
     seed: int | None = None  # of its draws, in place of the server's own
+    is_continued: bool = False  # answers go on where it ends: the whitespace before them is part of them
 
 
 def prompt_of(prompt: str | Sequence[Message], id: str | int, **fields: Any) -> Prompt:

@@ -88,7 +88,7 @@ def asked_from(body: Any, *, chat: bool, model: str, settings: Answering, utilit
         raise BadRequest("stream: must be true or false", "stream")
     name: str | int = secrets.token_hex(8) if seed is None else 0
     try:
-        prompt = prompt_of(asked, name, request=passed or None, seed=seed)
+        prompt = prompt_of(asked, name, request=passed or None, seed=seed, is_continued=not chat)
     except UserError as error:
         raise BadRequest(str(error), "messages") from None
     with_usage = isinstance(options, dict) and bool(options.get("include_usage"))

@@ -76,6 +76,7 @@ class Probe:
         self._options = dict(options)
         self._fields = fields_of(options, logprobs=logprobs, chat=chat, epsilon=epsilon)
         self._plain, self._seed = body(PROBE), True
+        self.tokens = 0  # in and out, so far
 
     async def run(self) -> Abilities:
         """What the server does; ServiceError if it cannot do what was asked for."""
@@ -209,7 +210,10 @@ class Probe:
             body["seed"] = seed
         if temperature is not None:
             body["temperature"] = temperature
-        return await self._client.ask(body, self._read)
+        choices, cost = await self._client.ask(body, self._read)
+        cut = TOKENS * sum(choice.is_cut for choice in choices)  # `usage` may be that of one choice
+        self.tokens += cost.prompt_tokens + max(cost.completion_tokens, cut)
+        return choices, cost
 
     def _read(self, answer: Any) -> tuple[list[Choice], Cost]:
         return choices_of(answer, chat=self._chat), cost_of(answer)

@@ -21,6 +21,11 @@ class Choice:
     written: str = ""
 
     @property
+    def continuation(self) -> str:
+        """The answer with the whitespace before it."""
+        return self.written[: len(self.written) - len(self.written.lstrip())] + self.text
+
+    @property
     def is_usable(self) -> bool:
         """Whether it is a whole answer."""
         return bool(self.text) and not self.is_cut

@@ -31,12 +31,13 @@ class Drawn:
             blank = sum(not choice.text and not choice.is_cut for choice in self.choices)
             self.receipt = replace(self.receipt, draws=len(self.choices), cut=cut, blank=blank)
 
-    def draws(self, *, logprobs: bool) -> Draws:
-        """Those that are whole answers."""
+    def draws(self, *, logprobs: bool, is_continued: bool) -> Draws:
+        """Those that are whole answers, with the whitespace before them if they continue a prompt."""
         usable = [choice for choice in self.choices if choice.is_usable or self.accepts_blank]
         scores = [choice.logprob or 0.0 for choice in usable] if logprobs else None
         unusable = len(self.choices) - len(usable)
-        return Draws([choice.text for choice in usable], scores, unusable, receipt=self.receipt)
+        texts = [choice.continuation if is_continued else choice.text for choice in usable]
+        return Draws(texts, scores, unusable, receipt=self.receipt)
 
 
 class ServerDrawer:
@@ -70,7 +71,8 @@ class ServerDrawer:
         except BaseException as error:
             self._give_up(keep=not isinstance(error, ServiceError))
             raise
-        return drawn.draws(logprobs=self._server.logprobs)
+        is_continued = getattr(self._records[want.sentence], "is_continued", False)
+        return drawn.draws(logprobs=self._server.logprobs, is_continued=is_continued)
 
     def cancel(self) -> None:
         """Cancel what was requested, and request nothing more; may be called from another thread."""

@@ -118,17 +118,16 @@ class Server:
         """What the server does, found out before the first sample; ServiceError if it cannot do what is needed."""
         with self._probing:
             if self._abilities is None:
-                probe = Probe(
-                    self._client,
-                    self._with_text,
-                    self._options,
-                    chat=self._chat,
-                    logprobs=self.logprobs,
-                    epsilon=self._epsilon,
-                    most=self._per_request,
-                )
-                self._abilities = self._client.start(probe.run()).result()
+                self._abilities = self._client.start(self._probe()).result()
             return self._abilities
+
+    async def _probe(self) -> Abilities:
+        options = {"chat": self._chat, "logprobs": self.logprobs, "epsilon": self._epsilon, "most": self._per_request}
+        probe = Probe(self._client, self._with_text, self._options, **options)  # type: ignore[arg-type]
+        try:
+            return await probe.run()
+        finally:
+            self.budget.settle(0, probe.tokens)
 
     def candidates(
         self, sources: Sequence[str], n: int, *, ids: Sequence[str | int] | None = None, stream: str = "draw"
