@@ -248,3 +248,25 @@ def test_a_comparison_is_asked_in_both_orders(server: Server) -> None:
     assert found.tolist() == [1.0, 0.0, 0.0, 0.5, 0.5]
     assert len({body["messages"][-1]["content"] for body in server.bodies}) == len(server.bodies)
     assert mbrace.decode(["a", "bbb", "cc"], utility=scored, prune=None).text == "bbb"
+
+
+def test_a_letter_that_begins_a_sentence_is_no_answer(server: Server) -> None:
+    server.reply = lambda body: chat("A better answer is B.")
+    with pytest.raises(ServiceError, match=r"unreadable; asked once for A or B"):
+        judge(server, compare=True).pairs(["long"], ["s"])
+    server.reply = lambda body: chat("**A**: it says more" if body["messages"][0]["content"] == "long|s" else "B")
+    assert judge(server, compare=True).pairs(["long"], ["s"]).tolist() == [1.0]
+
+
+@pytest.mark.parametrize(("text", "highest", "score"), [("8", 100, None), ("4", 5, 4.0), ("30", 100, 30.0)])
+def test_a_number_that_may_go_on_after_the_cut_is_no_answer(
+    server: Server, text: str, highest: int, score: float | None
+) -> None:
+    found = chat(text)
+    found["choices"][0]["finish_reason"] = "length"
+    server.reply = lambda body: found
+    if score is not None:
+        assert judge(server, highest=highest).pairs(["a"], ["r"]).tolist() == [score]
+        return
+    with pytest.raises(ServiceError, match=f"the model answered '{text}'"):
+        judge(server, highest=highest).pairs(["a"], ["r"])

@@ -207,7 +207,8 @@ class AnswerWorker:
             if server is not None and server.budget.is_spent:
                 limit, spent = Parameter("max_cost_tokens", server.budget.tokens), f"{server.budget.spent:,} tokens"
                 raise ServiceError(
-                    f"{limit}: {spent} are spent, and {record.where} has no whole draw; go on with {RESUME} and more tokens"
+                    f"{limit}: {spent} are spent, and {record.where} has no whole draw; "
+                    f"go on with {RESUME} and more tokens"
                 )
             on_error(record, error)
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from mbrace.errors import RESUME, ServiceError, UserError, check_number, check_whole
 from mbrace.sampler import doubling
 from mbrace.servers.answer_file import AnswerFile, key_of
-from mbrace.servers.chat import chat_messages, choices_of, cost_of
+from mbrace.servers.chat import Choice, chat_messages, choices_of, cost_of
 from mbrace.servers.http import Client
 from mbrace.utility import Ask, Cost, Pairwise, Scorer, Sentence
 
@@ -189,9 +189,10 @@ class Judge:
         text, schema = "", self._schema() if self._has_schema else {}
         for attempt in range(self._attempts):
             question = (self._again(body, text) if attempt else body) | schema
-            text, scores, cost = await self._client.ask(question, _read, before=self._pay)
+            choice, scores, cost = await self._client.ask(question, _read, before=self._pay)
             self.cost += cost
-            score = self._number(text)
+            text = choice.text
+            score = self._number(text, is_cut=choice.is_cut)
             if score is not None and self._expected:
                 score = self._expectation(scores, score)
             if score is not None:
@@ -230,9 +231,9 @@ class Judge:
         """Whether the server answers in the form of a schema: by its effect, as it may ignore the field."""
         try:
             question = body | self._schema() | {"max_tokens": 64}
-            text, _, cost = await self._client.ask(question, _read, retries=0, before=self._pay)
+            choice, _, cost = await self._client.ask(question, _read, retries=0, before=self._pay)
             self.cost += cost
-            return isinstance(json.loads(text).get("score"), int | float)
+            return isinstance(json.loads(choice.text).get("score"), int | float)
         except (UserError, ValueError, AttributeError):
             return False
 
@@ -258,10 +259,11 @@ class Judge:
                 return math.fsum(weight * (numbers[text] or 0.0) for text, weight in weights.items()) / total
         return answered
 
-    def _number(self, text: str) -> float | None:
-        """The number in an answer; None if it is not a single number, or is out of range."""
+    def _number(self, text: str, *, is_cut: bool = False) -> float | None:
+        """The number in an answer; None if it is not a single number, is out of range, or may lack its last digits."""
+        answer = text
         if self._compare:
-            letter = re.match(r"\W*([AB])\b", text)
+            letter = re.match(r"\W*([AB])\b(?![ \t]+\w)", text)  # "A better answer is B" is not A
             return None if letter is None else float(letter[1] == "A")
         if self._has_schema and text.lstrip().startswith("{"):
             try:
@@ -276,6 +278,9 @@ class Judge:
         if not _NUMBER.fullmatch(text.strip()):
             return None
         number = float(text)
+        most = max(abs(self._lowest), abs(self._highest))
+        if is_cut and answer.endswith(text) and 0 < 10 * abs(number) <= most:  # many tokenizers split digits
+            return None
         return number if self._lowest <= number <= self._highest else None
 
     def _body(self, source: str, hypothesis: str, reference: str) -> dict[str, Any]:
@@ -305,15 +310,15 @@ class _JudgeScorer:
         return [self._judge.filled(table) for table in self._readable.score(asks)]
 
 
-def _read(answer: Any) -> tuple[str, list[tuple[str, dict[str, float]]], Cost]:
-    """The text of an answer, each token with those that were likely in its place, and what it cost."""
+def _read(answer: Any) -> tuple[Choice, list[tuple[str, dict[str, float]]], Cost]:
+    """The first choice of an answer, each token with those that were likely in its place, and what it cost."""
     scores: list[tuple[str, dict[str, float]]] = []
     found = answer["choices"][0].get("logprobs") if isinstance(answer, dict) and answer.get("choices") else None
     if isinstance(found, dict) and isinstance(found.get("content"), list):
         for token in found["content"]:
             likely = {str(each["token"]): float(each["logprob"]) for each in token.get("top_logprobs") or ()}
             scores.append((str(token["token"]), likely))
-    return choices_of(answer, chat=True)[0].text, scores, cost_of(answer)
+    return choices_of(answer, chat=True)[0], scores, cost_of(answer)
 
 
 def _check_prompt(prompt: str) -> None:
