@@ -42,7 +42,7 @@ def test_the_kernel_chooses_the_same_ids_and_intervals(ids: int, epsilon: float,
     logits, bias = random_logits(24, ids)
     u = torch.rand(24, dtype=torch.float64, device=DEVICE)
     u[0], u[1] = 0.0, 1 - 2.0**-53
-    found = fused.next_ids(logits, bias, u, epsilon=epsilon, min_p=min_p)
+    found = choice.ChosenIds(*fused.next_ids(logits, bias, u, epsilon=epsilon, min_p=min_p))
     weights = choice.Truncation(epsilon=epsilon, min_p=min_p)(logits + bias)
     expected, before, size, total = choice._intervals(weights, u)
     assert found.ids.tolist() == expected.tolist()
@@ -56,8 +56,8 @@ def test_the_kernel_chooses_the_same_ids_and_intervals(ids: int, epsilon: float,
 def test_an_id_depends_on_no_other_row() -> None:
     logits, bias = random_logits(16, 3000)
     u = torch.rand(16, dtype=torch.float64, device=DEVICE)
-    whole = fused.next_ids(logits, bias, u, epsilon=0.0, min_p=0.0)
-    part = fused.next_ids(logits[5:9], bias, u[5:9], epsilon=0.0, min_p=0.0)
+    whole = choice.ChosenIds(*fused.next_ids(logits, bias, u, epsilon=0.0, min_p=0.0))
+    part = choice.ChosenIds(*fused.next_ids(logits[5:9], bias, u[5:9], epsilon=0.0, min_p=0.0))
     for name in ("ids", "before", "size", "total", "logprobs"):
         assert torch.equal(getattr(whole, name)[5:9], getattr(part, name))
 
@@ -246,10 +246,10 @@ def test_rows_that_are_not_in_use_are_left_alone() -> None:
     assert keys[:, 3].isnan().all()
     logits, bias = random_logits(4, 300)
     u = torch.rand(4, dtype=torch.float64, device=DEVICE)
-    chosen = fused.next_ids(logits, bias, u, epsilon=0.0, min_p=0.0)
+    chosen = choice.ChosenIds(*fused.next_ids(logits, bias, u, epsilon=0.0, min_p=0.0))
     highest, shifts = fused.chunk_maxima(logits, bias, 64)
     logits[3] = torch.nan
-    some = fused.next_ids(logits, bias, u, epsilon=0.0, min_p=0.0, used=used)
+    some = choice.ChosenIds(*fused.next_ids(logits, bias, u, epsilon=0.0, min_p=0.0, used=used))
     assert some.ids.tolist() == [*chosen.ids[:3].tolist(), 0]
     assert torch.equal(some.logprobs[:3], chosen.logprobs[:3])
     for mine, theirs in zip(fused.chunk_maxima(logits, bias, 64, used), (highest, shifts), strict=True):
