@@ -17,7 +17,6 @@ from mbrace.models import beam_search
 from mbrace.models import next_ids as choice
 
 MOST_PATHS, FEW_ROWS = 1024, 0
-follow_back = beam_search.follow_back
 skipped = 0  # how often some rows were not in use
 
 
@@ -83,11 +82,6 @@ def chunk_maxima(logits: Tensor, bias: Tensor | None, chunk: int, used: Tensor |
     highest = beam_search._maxima(logprobs, -(-logits.shape[1] // chunk))
     highest[_count(used, len(logits)) :] = torch.nan
     return highest, -choice._biased(logits, bias).logsumexp(-1)
-
-
-def totals_of_paths(highest: Tensor, scores: Tensor, rows: Tensor) -> Tensor:
-    assert 0 <= int(rows.min()) <= int(rows.max()) < len(highest)
-    return beam_search._of_paths(highest, scores, rows)
 
 
 def chunk_totals(

@@ -94,7 +94,6 @@ def test_the_totals_of_chosen_chunks_are_those_of_all(ids: int) -> None:
         values, index = fused.chunk_totals(logits, shift, shifts, scores, rows, chunks, 64)
         assert torch.equal(values, expected)
         assert torch.equal(index, first)
-        assert torch.equal(fused.totals_of_paths(of_rows, scores, rows), beam_search._of_paths(of_rows, scores, rows))
 
 
 def beams(k: int, ends: tuple[int, ...] = (0,)) -> tuple[Any, Any]:
@@ -153,24 +152,6 @@ def test_paths_enter_rows_by_the_kernel(k: int) -> None:
     assert mine.row_of_path.max() < used == is_open.sum()
     assert torch.equal(mine.came_from[mine.row_of_path[is_open]], before.gather(1, parents)[is_open])
     assert torch.equal(mine.ids[mine.row_of_path[is_open]], ids[is_open])
-
-
-@pytest.mark.parametrize(("sources", "k", "longest"), [(3, 50, 9), (1, 1, 1), (2, 200, 30)])
-def test_finished_paths_are_followed_back_by_the_kernel(sources: int, k: int, longest: int) -> None:
-    torch.manual_seed(k)
-    extensions = torch.randint(0, 11 * k, (longest + 4, sources, k), device=DEVICE)  # of 11 ids
-    lasts = torch.randint(0, 11 * k, (sources, k), device=DEVICE)
-    lengths = torch.randint(0, longest + 1, (sources, k), device=DEVICE)
-    found = fused.follow_back(extensions, lasts, lengths, longest, 11)
-    for row in range(sources * k):  # by hand
-        source, path = divmod(row, k)
-        ids: list[int] = []
-        extension = int(lasts[source, path])
-        for time in reversed(range(int(lengths[source, path]))):
-            ids.insert(0, extension % 11)
-            extension = int(extensions[time - 1, source, extension // 11])
-        assert found[row].tolist() == ids + [-1] * (longest - len(ids))
-    assert torch.equal(beam_search.follow_back(extensions, lasts, lengths, longest, 11), found)
 
 
 @pytest.mark.parametrize("dtype", LOW)

@@ -1,11 +1,11 @@
-"""The best continuations by chunks are those of sorting all totals."""
+"""The best continuations by chunks are those of sorting all totals; finished paths are followed back."""
 
 from __future__ import annotations
 
 import pytest
 
 torch = pytest.importorskip("torch")
-from mbrace.models.beam_search import CHUNK, best_totals  # noqa: E402
+from mbrace.models.beam_search import CHUNK, best_totals, follow_back  # noqa: E402
 from mbrace.models.next_ids import log_probabilities  # noqa: E402
 
 
@@ -80,3 +80,20 @@ def test_paths_in_one_row_share_its_log_probabilities(paths: int, width: int, id
     best, index = best_totals(logits.flatten(0, 1), bias, scores, 24, states + width * torch.arange(2)[:, None])
     torch.testing.assert_close(best, expected.flatten(1).topk(24, dim=1).values, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(expected.flatten(1).gather(1, index), best, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("sources", "k", "longest"), [(3, 50, 9), (1, 1, 1), (2, 200, 30)])
+def test_finished_paths_are_followed_back(sources: int, k: int, longest: int) -> None:
+    torch.manual_seed(k)
+    extensions = torch.randint(0, 11 * k, (longest + 4, sources, k))  # of 11 ids
+    lasts = torch.randint(0, 11 * k, (sources, k))
+    lengths = torch.randint(0, longest + 1, (sources, k))
+    found = follow_back(extensions, lasts, lengths, longest, 11)
+    for row in range(sources * k):  # by hand
+        source, path = divmod(row, k)
+        ids: list[int] = []
+        extension = int(lasts[source, path])
+        for time in reversed(range(int(lengths[source, path]))):
+            ids.insert(0, extension % 11)
+            extension = int(extensions[time - 1, source, extension // 11])
+        assert found[row].tolist() == ids + [-1] * (longest - len(ids))

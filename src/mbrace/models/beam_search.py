@@ -184,8 +184,7 @@ class _Beam(Search):
         ended = ended.gather(1, best_first)
         size = self.k * self.vocabulary
         length = torch.where(scores > -math.inf, ended // size + 1, 0)
-        follow = follow_back if self.kernels is None else self.kernels.follow_back
-        ids: Tensor = follow(self.extensions, ended % size, length, max(1, int(length.max())), self.vocabulary)
+        ids = follow_back(self.extensions, ended % size, length, max(1, int(length.max())), self.vocabulary)
         return Sequences(ids, scores.flatten())
 
 
@@ -312,11 +311,10 @@ def best_totals(
         if few:
             found = _of_paths(logprobs, scores, row).topk(min(count, paths * ids), dim=1)
             return found.values, found.indices
-        of_chunks = _of_paths(_maxima(logprobs, parts), scores, row)
+        highest = _maxima(logprobs, parts)
     else:
         highest, shifts = fused.chunk_maxima(logits, bias, CHUNK, used)
-        of_chunks = fused.totals_of_paths(highest, scores, row)
-    chunks = of_chunks.topk(count, dim=1, sorted=False).indices
+    chunks = _of_paths(highest, scores, row).topk(count, dim=1, sorted=False).indices
     if fused is None:
         values, first = _chunk_totals(logprobs, scores, row, chunks)
     else:

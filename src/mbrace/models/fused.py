@@ -52,20 +52,6 @@ def chunk_maxima(logits: Tensor, bias: Tensor | None, chunk: int, used: Tensor |
     return highest, shifts
 
 
-def totals_of_paths(highest: Tensor, scores: Tensor, rows: Tensor) -> Tensor:
-    """Values (rows, n) for the paths that are in these rows, (sources, paths x n), plus the paths' scores.
-
-    `rows` (sources, paths) says which row a path is in; scores are of the same shape.
-    """
-    (sources, paths), parts = scores.shape, highest.shape[1]
-    out = torch.empty((sources, paths * parts), dtype=torch.float32, device=highest.device)
-    launch(
-        kernels.totals_of_paths, sources * paths, highest, scores.contiguous(), rows.contiguous(), out, parts,
-        BLOCK=min(256, triton.next_power_of_2(parts)), num_warps=1,
-    )  # fmt: skip
-    return out
-
-
 def chunk_totals(
     logits: Tensor, bias: Tensor | None, shifts: Tensor, scores: Tensor, rows: Tensor, chunks: Tensor, chunk: int
 ) -> tuple[Tensor, Tensor]:
@@ -134,17 +120,6 @@ def enter_rows(
         kernels.enter_rows, sources, parents, ids, scores, closed, offsets, path_rows, rows, row_ids, k,
         BLOCK=block, num_warps=4,
     )  # fmt: skip
-
-
-def follow_back(extensions: Tensor, lasts: Tensor, lengths: Tensor, longest: int, ids: int) -> Tensor:
-    """What `beam_search.follow_back` gives."""
-    sources, k = lasts.shape
-    out = torch.empty((sources * k, longest), dtype=torch.int32, device=lasts.device)
-    launch(
-        kernels.follow_back, triton.cdiv(sources * k, 128), extensions, lasts.contiguous(), lengths.contiguous(), out,
-        longest, sources, k, ids, BLOCK=128, num_warps=4,
-    )  # fmt: skip
-    return out
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, used: Tensor, activation: Any = None) -> Tensor:

@@ -119,18 +119,6 @@ def chunk_maxima(
     tl.store(shifts + row, shift)
 
 
-@triton.jit(do_not_specialize=["parts"])
-def totals_of_paths(highest, scores, rows, out, parts, BLOCK: tl.constexpr):
-    """The values `highest` (rows, parts) of the row that one path is in, plus its score."""
-    path = tl.program_id(0).to(tl.int64)
-    highest += tl.load(rows + path) * parts
-    score = tl.load(scores + path)
-    lane = tl.arange(0, BLOCK)
-    for begin in range(0, parts, BLOCK):
-        at = begin + lane
-        tl.store(out + path * parts + at, tl.load(highest + at, mask=at < parts) + score, mask=at < parts)
-
-
 @triton.jit(do_not_specialize=["chosen", "chosen_per_source", "paths"])
 def chunk_totals(
     logits, bias, shifts, scores, rows, chunks, out, first, chosen, chosen_per_source, paths, count, parts,
@@ -236,27 +224,6 @@ def enter_rows(parents, ids, scores, closed, offsets, path_rows, rows, row_ids, 
     tl.store(path_rows + own + lane, tl.maximum(row, 0), mask=inside)
     tl.store(rows + row, before, mask=is_open)
     tl.store(row_ids + row, number, mask=is_open)
-
-
-@triton.jit(do_not_specialize=["longest", "sources", "k", "count"])
-def follow_back(extensions, lasts, lengths, out, longest, sources, k, count, BLOCK: tl.constexpr):
-    """The ids of BLOCK finished paths, followed back from their last extensions, path x ids + id: out (paths, longest).
-
-    `lasts` and `lengths` (sources, k) are those of finished paths, `extensions` (time, sources, k) of open ones. Beyond
-    the length of a path, -1.
-    """
-    number = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    there = number < sources * k
-    source = number // k
-    length = tl.load(lengths + number, mask=there, other=0)
-    extension = tl.load(lasts + number, mask=there, other=0)
-    for before in range(longest):
-        time = longest - 1 - before
-        earlier = (time * sources + source) * k + extension // count
-        parent = tl.load(extensions + earlier, mask=there & (time + 1 < length), other=0)
-        extension = tl.where(time + 1 < length, parent, extension)
-        id = tl.where(time < length, extension % count, -1)
-        tl.store(out + number * longest + time, id.to(tl.int32), mask=there)
 
 
 @triton.jit(do_not_specialize=["used"])
