@@ -13,8 +13,7 @@ import torch
 import mbrace
 from mbrace.errors import MbraceWarning
 from mbrace.models import gpu
-from mbrace.models.beam_search import Beams
-from mbrace.models.gpu import startup_lock, wait_for_startups
+from mbrace.models.gpu import startup_lock
 from mbrace.models.search import run_searches
 
 CPU = torch.device("cpu")
@@ -85,17 +84,6 @@ def test_beam_search_of_two_parts_at_once_finds_what_one_after_another_does(
     assert threading.get_ident() not in threads
 
 
-@torch.inference_mode()
-def test_sources_that_are_encoded_together_have_the_memory_they_have_alone(translator: mbrace.Seq2Seq) -> None:
-    rows = translator.codec.encode(["a b c a b c a b c", "a b c", "b c", "c"])
-    whole, part = translator.encode(rows).part(1, 3, 8), translator.encode(rows[1:3])
-    for mine, theirs in zip(
-        [*whole.keys, *whole.values, whole.bias], [*part.keys, *part.values, part.bias], strict=True
-    ):
-        assert mine.shape == theirs.shape
-        assert torch.allclose(mine, theirs, atol=1e-5)
-
-
 class _Gpu:
     """Says that it is a GPU; nothing is computed on it."""
 
@@ -108,30 +96,6 @@ def test_beam_search_without_text_needs_no_encoder(sources: list[str]) -> None:
     expected = translator.beam(sources, k=2)
     translator.device = _Gpu()
     assert translator.beam(sources, k=2) == expected
-
-
-def test_sources_that_do_not_fit_into_memory_together_are_encoded_one_part_at_a_time(
-    translator: mbrace.Seq2Seq, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encode, encoded = translator.encode, []
-
-    def with_little_memory(rows: Any) -> Any:
-        encoded.append(len(rows))
-        if len(rows) > 2:
-            raise torch.OutOfMemoryError("too little memory")
-        return encode(rows)
-
-    sources = ["a b c", "b c", "c"]  # two sources fit into 8 rows
-    monkeypatch.setattr(translator, "encode", with_little_memory)
-    with monkeypatch.context() as patch:
-        patch.setattr(translator, "device", _Gpu())
-        beams = Beams(translator, sources, 4, 1.0, None)
-    assert encoded == [3]
-    monkeypatch.setattr(translator, "encode", encode)
-    expected = translator.beam(sources, k=4)
-    monkeypatch.setattr(translator, "encode", with_little_memory)
-    assert beams.outputs() == expected
-    assert encoded == [3, 2, 1]
 
 
 def test_too_little_memory_for_a_recording_is_no_reason_never_to_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,24 +149,3 @@ def test_searches_begin_one_after_another_on_a_gpu() -> None:
         thread.join(10)
     assert most == [1, 1, 1, 1]
     assert sorted(seen) == [0, 1, 2, 3]
-
-
-def test_what_is_not_urgent_lets_searches_begin() -> None:
-    order = []
-
-    def write() -> None:
-        wait_for_startups()
-        order.append("written")
-
-    with startup_lock(torch.device("cuda")) as startup:
-        thread = threading.Thread(target=write)
-        thread.start()
-        time.sleep(0.02)
-        order.append("begun")
-        startup.close()
-        thread.join(10)
-    assert order == ["begun", "written"]
-    with startup_lock(torch.device("cuda")):  # but waits for no search for long
-        wait_for_startups()
-    with startup_lock(CPU):
-        wait_for_startups()

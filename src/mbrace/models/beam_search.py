@@ -7,7 +7,6 @@ higher maxima, those would be n better ids. So the n best chunks are found first
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -188,9 +187,6 @@ class _Beam(Search):
         return Sequences(ids, scores.flatten())
 
 
-MOST_ENCODED = 1 << 16  # ids of sources, padding included, whose memory is kept for several searches
-
-
 @dataclass(frozen=True)
 class BeamOutputs:
     """One source's outputs of beam search, best first, and their scores: log p / length ** alpha.
@@ -202,76 +198,36 @@ class BeamOutputs:
     scores: Sequence[float]
 
 
-class Beams:
-    """The beam searches of some sources."""
+def beam_outputs(
+    model: LiveModel, sources: Sequence[str], k: int, alpha: float, max_length: int | None
+) -> list[BeamOutputs]:
+    """The outputs of each source; a source without text has one output without text."""
+    rows = model.codec.encode(sources)
+    parts = list(model.parts(rows, [k if source.strip() else 0 for source in sources], max_length))
 
-    def __init__(
-        self,
-        model: LiveModel,
-        sources: Sequence[str],
-        k: int,
-        alpha: float,
-        max_length: int | None,
-    ) -> None:
-        self._model, self._k, self._alpha, self._max_length = model, k, alpha, max_length
-        self._rows = model.codec.encode(sources)
-        counts = [k if source.strip() else 0 for source in sources]
-        self._parts = list(model.parts(self._rows, counts, max_length))
-        self._ends = list(itertools.accumulate(map(len, self._parts)))
-        self._whole = self._encoded_together()
-
-    def outputs(self) -> list[BeamOutputs]:
-        """Those of each source; a source without text has one output without text."""
-        model = self._model
-        out = [BeamOutputs([""], [0.0])] * len(self._rows)
-        found = run_searches(len(self._parts), self._search, self._write, model.device, model.concurrent_beams)
-        for part, outputs in zip(self._parts, found, strict=True):
-            for i, output in zip(part, outputs, strict=True):
-                out[i] = output
-        return out
-
-    def _encoded_together(self) -> Any:
-        """The decoder's memory of all sources, in the order of parts; None if each part is to be encoded by itself.
-
-        A GPU takes about as long for all parts as for one, if there are not too many.
-        """
-        rows = [self._rows[i] for part in self._parts for i in part]
-        by_itself = len(self._parts) < 2 or not self._model.thread_safe or self._model.device.type == "cpu"
-        if by_itself or len(rows) * max(map(len, rows)) > MOST_ENCODED:
-            return None
-        try:
-            return self._model.encode(rows)
-        except torch.OutOfMemoryError:
-            return None
-
-    def _search(self, number: int) -> tuple[list[list[float]], Tensor]:
+    def search(number: int) -> tuple[list[list[float]], Tensor]:
         """The scores (sources, k) of a part, and ids (sources x k, time), on the host."""
-        model, rows = self._model, [self._rows[i] for i in self._parts[number]]
+        mine = [rows[i] for i in parts[number]]
         with torch.inference_mode():  # here, too: it does not go over to other threads
-            limits = model.lengths(rows, self._max_length)
-            if self._whole is None:
-                memory = model.encode(rows)
-            else:
-                end = self._ends[number]
-                memory = self._whole.part(end - len(rows), end, model.padded_width(rows))
-            found = beam(
-                model.decoder, memory, limits, k=self._k, alpha=self._alpha, start=model.start, ends=model.ends
-            )
-            return found.scores.view(len(rows), -1).tolist(), found.ids.cpu()
+            limits, memory = model.lengths(mine, max_length), model.encode(mine)
+            found = beam(model.decoder, memory, limits, k=k, alpha=alpha, start=model.start, ends=model.ends)
+            return found.scores.view(len(mine), -1).tolist(), found.ids.cpu()
 
-    def _write(self, number: int, found: tuple[list[list[float]], Tensor]) -> list[BeamOutputs]:
+    def write(number: int, found: tuple[list[list[float]], Tensor]) -> list[BeamOutputs]:
         """The outputs of the sources of a part."""
-        if number < len(self._parts) - 1:
-            gpu.wait_for_startups()
-        texts, k = self._model.texts(found[1]), self._k
+        texts = model.texts(found[1])
         outputs = []
         for row, scores in enumerate(found[0]):
-            mine = texts[row * k : row * k + k]
-            if not min(scores) > float("-inf"):  # some are no outputs
-                real = [n for n, score in enumerate(scores) if score > float("-inf")]
-                mine, scores = [mine[n] for n in real], [scores[n] for n in real]
-            outputs.append(BeamOutputs(mine, scores))
+            real = [n for n, score in enumerate(scores) if score > -math.inf]  # others are no outputs
+            outputs.append(BeamOutputs([texts[row * k + n] for n in real], [scores[n] for n in real]))
         return outputs
+
+    out = [BeamOutputs([""], [0.0])] * len(rows)
+    found = run_searches(len(parts), search, write, model.device, model.concurrent_beams)
+    for part, outputs in zip(parts, found, strict=True):
+        for i, output in zip(part, outputs, strict=True):
+            out[i] = output
+    return out
 
 
 def follow_back(extensions: Tensor, lasts: Tensor, lengths: Tensor, longest: int, ids: int) -> Tensor:

@@ -120,14 +120,12 @@ def _stream_and_memory(device: torch.device, replayed_on: Any) -> tuple[Any, Any
     next recording, but recordings that may be replayed at the same time have none in common; and a recording that is
     kept, since memory is given up with its last one."""
     make_stream: Any = torch.cuda.Stream
-    stream, pool = make_stream(device, priority=replayed_on.priority), torch.cuda.graph_pool_handle()
+    stream, pool = make_stream(device), torch.cuda.graph_pool_handle()
     kept = torch.zeros(1, device=device)
     return stream, pool, (_captured(lambda: kept.add_(1), device, stream, pool), kept)
 
 
-_lock = threading.RLock()  # held by the search that is starting
-_changed = threading.Condition()
-_waiting = 0  # searches that hold the lock, or wait for it
+_starting = threading.RLock()  # held by the search that is starting
 
 
 @contextmanager
@@ -135,49 +133,27 @@ def startup_lock(device: torch.device) -> Iterator[ExitStack]:
     """Inside, no other search starts on a GPU, until the stack is closed."""
     with ExitStack() as startup:
         if device.type == "cuda":
-            startup.enter_context(_counted_lock())
+            startup.enter_context(_starting)
         yield startup
 
 
 @contextmanager
-def _counted_lock() -> Iterator[None]:
-    global _waiting
-    with _changed:
-        _waiting += 1
-    try:
-        with _lock:
-            yield
-    finally:
-        with _changed:
-            _waiting -= 1
-            _changed.notify_all()
-
-
-def wait_for_startups() -> None:
-    """Wait until no search is starting, at most a tenth of a second: for work that keeps the host busy, too, and is not
-    urgent."""
-    with _changed:
-        _changed.wait_for(lambda: _waiting == 0, timeout=0.1)
-
-
-@contextmanager
-def on_own_stream(device: torch.device, name: str, *, urgent: bool = False, after: Any = None) -> Iterator[None]:
+def on_own_stream(device: torch.device, name: str, *, after: Any = None) -> Iterator[None]:
     """Inside, what this thread gives a GPU to do goes into the queue of that name. The GPU begins with it when it has
     done what is now in the queue `after`, by default the thread's usual one.
 
-    Work in an urgent queue is begun before that in others. Tensors made inside are to be used inside only, or copied to
-    the host.
+    Tensors made inside are to be used inside only, or copied to the host.
     """
     if device.type != "cuda":
         yield
         return
-    stream = _stream(device, name, -1 if urgent else 0)
+    stream = _stream(device, name)
     stream.wait_stream(torch.cuda.current_stream(device) if after is None else after)
     with torch.cuda.stream(stream):
         yield
 
 
 @cache
-def _stream(device: torch.device, name: str, priority: int) -> Any:
+def _stream(device: torch.device, name: str) -> Any:
     make_stream: Any = torch.cuda.Stream
-    return make_stream(device, priority=priority)
+    return make_stream(device)

@@ -18,7 +18,7 @@ from mbrace.api import decode_corpus
 from mbrace.errors import SettingError, UserError
 from mbrace.metrics.chrf import ChrF
 from mbrace.models import gpu, search
-from mbrace.models.beam_search import BeamOutputs, Beams
+from mbrace.models.beam_search import BeamOutputs, beam_outputs
 from mbrace.models.hypotheses import live_candidates
 from mbrace.models.next_ids import DrawOptions, DrawSettings
 from mbrace.models.sampling import EncodedSources, ModelSampler
@@ -81,7 +81,7 @@ class LiveModel:
         refuse_one_string(sources)
         if k < 1:
             raise UserError(f"beam {k}: must be 1 or more")
-        return Beams(self, sources, k, alpha, max_length).outputs()
+        return beam_outputs(self, sources, k, alpha, max_length)
 
     def sample(
         self,
@@ -147,7 +147,7 @@ class LiveModel:
         """The decoder's memory of some sources (encoded) or prompts (read), padded to a multiple of 8 ids."""
         with self._lock:
             self.encoder_runs += len(rows)
-        width = self.padded_width(rows)
+        width = -(-max(map(len, rows)) // 8) * 8
         fill = [[self.pad] * (width - len(row)) for row in rows]
         pairs = zip(rows, fill, strict=True)
         padded = torch.tensor([[*rest, *row] if self.pad_left else [*row, *rest] for row, rest in pairs])
@@ -156,10 +156,6 @@ class LiveModel:
         mask = columns >= width - lengths if self.pad_left else columns < lengths
         with gpu.startup_lock(self.device):
             return self.decoder.encode(padded.to(self.device), mask.to(self.device))
-
-    def padded_width(self, rows: Sequence[Sequence[int]]) -> int:
-        """The ids, padding included, of each of these rows when they are encoded together: a multiple of 8."""
-        return -(-max(map(len, rows)) // 8) * 8
 
     def lengths(self, rows: Sequence[Sequence[int]], max_length: int | None) -> Tensor:
         """The most ids of an output, (sources,): by the length of its own source, never of the batch."""

@@ -135,12 +135,6 @@ class MarianMemory:
         """The memory of some of the sources."""
         return MarianMemory([k[sources] for k in self.keys], [v[sources] for v in self.values], self.bias[sources])
 
-    def part(self, begin: int, end: int, width: int) -> MarianMemory:
-        """The memory of sources `begin` to `end`, none of which is longer than `width`; it may share tensors with this
-        one, which must then live as long."""
-        keys, values = ([x[begin:end, :, :width].contiguous() for x in of] for of in (self.keys, self.values))
-        return MarianMemory(keys, values, self.bias[begin:end, :, :, :width].contiguous())
-
     @staticmethod
     def join(memories: list[MarianMemory]) -> MarianMemory:
         """One memory of all sources, padded to the widest."""

@@ -163,7 +163,7 @@ class EncodedSources:
                 found[i].append((want.first, Draws(texts[span], scores[span])))
 
         # every step has a new shape
-        queue = gpu.on_own_stream(model.device, "draws", urgent=True)
+        queue = gpu.on_own_stream(model.device, "draws")
         with torch.inference_mode(), without_cudnn_attention(), queue:
             run_searches(len(parts), search_part, write, model.device)
         return [_joined([draws for _, draws in sorted(parts, key=lambda part: part[0])]) for parts in found]

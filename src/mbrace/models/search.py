@@ -70,7 +70,7 @@ class StepDecoder(Protocol):
     def encode(self, source: Tensor, mask: Tensor) -> Any:
         """The memory of padded source ids (sources, width), real where `mask` is True.
 
-        It has `select` and `join`; that of a model with `thread_safe` (live.py), which pads on the right, also `part`.
+        It has `select` and `join`.
         """
         ...
 
