@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mbrace.models.kv_cache import Attend, CopiedCache, IndexedCache, attend_on_cpu, cache_for
 
+CPU = torch.device("cpu")
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 
 
@@ -32,9 +33,10 @@ SHAPES = [(2, 6), (1, 16), (3, 64), (2, 128), (2, 87)]
 @pytest.mark.parametrize("shape", SHAPES)
 def test_rows_keep_their_past_when_they_are_selected_repeated_and_dropped(by: Attend, shape: tuple[int, int]) -> None:
     generator = torch.Generator().manual_seed(shape[1])
-    copied, indexed = CopiedCache(torch.float32, 2), IndexedCache(torch.float32, 2, by)
+    copied, indexed = CopiedCache(torch.float32, 2), IndexedCache(torch.float32, 2, by, shape, CPU)
     rows = 3
     for time in range(72):
+        indexed.begin(time, rows)
         for layer in range(2):
             new = torch.randn(rows, 3, *shape, generator=generator)
             torch.testing.assert_close(indexed.attend(layer, new), copied.attend(layer, new), atol=1e-5, rtol=1e-5)
@@ -49,10 +51,11 @@ def test_rows_keep_their_past_when_they_are_selected_repeated_and_dropped(by: At
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_on_a_cpu_the_past_of_a_network_of_16_bits_has_32(dtype: torch.dtype, shared: bool) -> None:
-    past = cache_for(torch.device("cpu"), dtype, 1, (2, 6), shared=shared)
+    past = cache_for(CPU, dtype, 1, (2, 6), shared=shared)
     exact = CopiedCache(torch.float64, 1)
-    for _ in range(20):
+    for time in range(20):
         new = torch.randn(4, 3, 2, 6).to(dtype)
+        past.begin(time, 4)
         found, expected = past.attend(0, new), exact.attend(0, new.double())
         assert found.dtype == dtype
         assert torch.equal(found, expected.float().to(dtype)) or torch.allclose(found.double(), expected, rtol=2**-8)
@@ -61,8 +64,7 @@ def test_on_a_cpu_the_past_of_a_network_of_16_bits_has_32(dtype: torch.dtype, sh
 
 
 def test_the_past_is_copied_only_where_no_kernel_can_read_it_or_no_rows_share_it() -> None:
-    cpu = torch.device("cpu")
     for dtype in (torch.float32, torch.bfloat16):
-        assert isinstance(cache_for(cpu, dtype, 1, (2, 6), shared=True), IndexedCache)
-        assert isinstance(cache_for(cpu, dtype, 1, (2, 6), shared=False), CopiedCache)
-    assert isinstance(cache_for(cpu, torch.float64, 1, (2, 6), shared=True), CopiedCache)
+        assert isinstance(cache_for(CPU, dtype, 1, (2, 6), shared=True), IndexedCache)
+        assert isinstance(cache_for(CPU, dtype, 1, (2, 6), shared=False), CopiedCache)
+    assert isinstance(cache_for(CPU, torch.float64, 1, (2, 6), shared=True), CopiedCache)

@@ -61,7 +61,7 @@ class CopiedCache:
         self._cache: list[Tensor] = []
         self._spare: list[Tensor] = []  # the other place
 
-    recordable = False
+    recordable = False  # memory moves at every selection
 
     @property
     def now(self) -> int:
@@ -69,7 +69,7 @@ class CopiedCache:
         return self._time
 
     def moves(self, time: int) -> bool:
-        """Memory moves at every selection."""
+        """Whether there is no room yet for the step at `time`."""
         return True
 
     def begin(self, time: int, rows: int) -> bool:
@@ -122,8 +122,8 @@ class IndexedCache:
         dtype: torch.dtype,
         layers: int,
         attend: Attend,
-        shape: tuple[int, int] | None = None,
-        device: torch.device | None = None,
+        shape: tuple[int, int],
+        device: torch.device,
         *,
         recordable: bool = False,
     ) -> None:
@@ -146,16 +146,13 @@ class IndexedCache:
     def begin(self, time: int, rows: int) -> bool:
         """Make room for the step at `time`; True if memory has moved."""
         self._time = time
-        if self._shape is None or (time < self._room and rows <= self._capacity):
+        if time < self._room and rows <= self._capacity:
             return False
         self._grow(rows)
         return True
 
     def attend(self, layer: int, new: Tensor, used: Tensor | None = None) -> Tensor:
-        """Store the newest key and value, and attend: (rows, heads x size); `new` (rows, 3, heads, size) is q, k, v."""
-        if layer == 0 and (self._time >= self._room or len(new) > self._capacity):
-            self._shape = (new.shape[2], new.shape[3])
-            self._grow(len(new))
+        """As CopiedCache.attend."""
         return self._attend(new, self._cache[2 * layer], self._cache[2 * layer + 1], self._table, self._clock, used)
 
     def advance(self) -> None:
@@ -180,7 +177,6 @@ class IndexedCache:
         Where steps are not recorded (on a CPU), rows come and go at every step, and memory that is not written to costs
         nothing: there, for twice as many rows as there was room for.
         """
-        assert self._shape is not None
         time, device = self._time, self._table.device
         self._room = max(FIRST_ROOM, 2 * self._room) if time >= self._room else self._room
         if self.recordable:

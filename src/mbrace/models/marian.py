@@ -18,6 +18,7 @@ from torch import Tensor
 from mbrace.models import gpu
 from mbrace.models.kv_cache import cache_for
 from mbrace.models.marian_network import encode
+from mbrace.models.search import DecoderState
 from mbrace.neural.device import has_16_bits
 from mbrace.neural.packed import add_norm
 
@@ -152,9 +153,7 @@ class MarianMemory:
         )
 
 
-class MarianState:
-    """The rows of a batch between steps."""
-
+class MarianState(DecoderState):
     def __init__(self, decoder: MarianDecoder, memory: MarianMemory, width: int, most: int) -> None:
         self.decoder, self.memory = decoder, memory
         self.offsets = torch.arange(len(memory) + 1, device=decoder.device) * width
@@ -162,30 +161,22 @@ class MarianState:
         shape = decoder.heads, decoder.embedding.shape[1] // decoder.heads
         layers = len(decoder.layers)
         self.cache = cache_for(decoder.device, decoder.dtype, layers, shape, shared=most > width)
+        self.recordable = self.cache.recordable
         fits = can_skip_rows(decoder.dtype, decoder.embedding.shape[1])
         self._kernels = gpu.kernels_for(decoder.device) if fits else None
         self.skips = self._kernels is not None and most == width  # most rows of a beam are in use
 
     @property
-    def recordable(self) -> bool:
-        """Whether a step changes tensors only in place."""
-        return self.cache.recordable
-
-    @property
     def used(self) -> Tensor | None:
-        """How many rows are in use, (1,), if the others take less time."""
         return None if self._kernels is None else self.offsets[-1:]
 
     def moves(self, time: int) -> bool:
-        """Whether there is no room yet for the step at `time`."""
         return self.cache.moves(time)
 
     def begin(self, time: int, rows: int) -> bool:
-        """Make room for the step at `time`; True if memory has moved."""
         return self.cache.begin(time, rows)
 
     def step(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Feed the last id of each row, (rows,); logits (rows, vocabulary) and a bias."""
         decoder, rows = self.decoder, len(ids)
         used = self.used
         cells, width = self._cells(rows) if used is None else (None, self._most)
@@ -245,7 +236,6 @@ class MarianState:
         return torch.where(source < sources, source * width + column, sources * width), width
 
     def select(self, rows: Tensor, offsets: Tensor, *, sources: Tensor | None = None) -> None:
-        """Go on with `rows` (indices, with repeats), whose offsets these are, of `sources` only (default: all)."""
         if sources is not None:
             self.memory = self.memory.select(sources)
             self.skips = self._kernels is not None  # those that are left end one after another

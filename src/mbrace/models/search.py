@@ -25,28 +25,24 @@ from mbrace.models import gpu
 RECORDING_ROWS = 1000
 
 
-class DecoderState(Protocol):
-    """The rows of a batch between steps."""
+class DecoderState:
+    """The rows of a batch between steps. What is here is for a state that cannot be recorded (see gpu.py)."""
 
-    @property
-    def recordable(self) -> bool:
-        """Whether a step changes tensors only in place, so that it can be recorded (see gpu.py)."""
+    recordable = False  # whether a step changes tensors only in place
+    skips = False  # whether rows that are not in use take little time in all parts of a step
 
     @property
     def used(self) -> Tensor | None:
         """How many rows, the first ones, are in use, (1,), if the others take less time; None if all take as long."""
-
-    @property
-    def skips(self) -> bool:
-        """Whether rows that are not in use take little time in all parts of a step."""
+        return None
 
     def moves(self, time: int) -> bool:
         """Whether the step at `time` needs more room than there is, so that memory will move."""
-        ...
+        return True
 
     def begin(self, time: int, rows: int) -> bool:
         """Called before the step at `time`: make room for it. True if memory has moved."""
-        ...
+        return False
 
     def step(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
         """Feed the last id of each row, (rows,); logits (rows, vocabulary) and a bias to be added.
@@ -54,14 +50,14 @@ class DecoderState(Protocol):
         The bias (vocabulary,) is float32, or None; logits are in the model's own precision, and undefined for rows
         that are not in use.
         """
-        ...
+        raise NotImplementedError
 
     def select(self, rows: Tensor, offsets: Tensor, *, sources: Tensor | None = None) -> None:
         """Go on with `rows` (indices, with repeats), of `sources` only (default: all).
 
         The rows of source i are offsets[i] to offsets[i + 1]; from the last offset on, rows are not in use.
         """
-        ...
+        raise NotImplementedError
 
 
 class StepDecoder(Protocol):

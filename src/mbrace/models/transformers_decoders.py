@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mbrace.errors import require
+from mbrace.models.search import DecoderState
 
 
 class TransformersMemory:
@@ -59,7 +60,7 @@ class TransformersMemory:
         return TransformersMemory(tensors, mask, dim=self._dim, left=self._left, last=last)
 
 
-class TransformersState:
+class TransformersState(DecoderState):
     """Rows between steps. `select` only notes the rows; the caches are changed when the next ids are fed."""
 
     def __init__(self, decoder: Any, memory: TransformersMemory, width: int) -> None:
@@ -68,20 +69,7 @@ class TransformersState:
         self._cache: Any = None
         self._time = 0
 
-    recordable = False  # the caches of transformers grow
-    used = None
-    skips = False
-
-    def moves(self, time: int) -> bool:
-        """Memory moves at every step."""
-        return True
-
-    def begin(self, time: int, rows: int) -> bool:
-        """Room is made by the step itself."""
-        return False
-
     def step(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Feed the last id of each row, (rows,); logits (rows, vocabulary) and a bias."""
         if self._time == 0:
             logits, self._cache = self._decoder.first(self._memory)
             logits = logits.repeat_interleave(self._width, 0)
@@ -95,7 +83,6 @@ class TransformersState:
         return logits, self._decoder.bias
 
     def select(self, rows: Tensor, offsets: Tensor, *, sources: Tensor | None = None) -> None:
-        """Go on with `rows` (indices, with repeats)."""
         self._rows = rows if self._rows is None else self._rows[rows]
 
 
