@@ -12,11 +12,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from sacrebleu.metrics import BLEU, CHRF
+from safetensors.numpy import save_file
 
+from mbrace.io.atomic import give_usual_mode
 from mbrace.jobs.translate import read_sources
-from mbrace.models.marian_network import load_bundled, quantise
+from mbrace.models.marian_network import load_bundled, read_network
 from mbrace.models.seq2seq import Seq2Seq
 
 
@@ -42,6 +45,33 @@ def main() -> None:
     if torch.cuda.is_available():
         report["memory GiB"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
     args.out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def quantise(folder: str | Path, out: str | Path) -> int:
+    """Write a trained Marian folder as int8 matrices and float16 vectors; returns the bytes on disk.
+
+    Each row of a matrix is stored as round(w / scale) with scale = max |w| / 127. Position embeddings are not stored,
+    since they can be computed; the three token embeddings are one matrix, stored once.
+    """
+    model = read_network(Path(folder))
+    tensors: dict[str, Any] = {}
+    for name, tensor in model.stored().items():
+        if name == "final_logits_bias":  # zeros
+            continue
+        weights = tensor.numpy()
+        if weights.ndim == 2:
+            scale = np.maximum(np.abs(weights).max(axis=1, keepdims=True), 1e-12).astype(np.float32) / 127
+            tensors[name] = np.round(weights / scale).astype(np.int8)
+            tensors[name + ".scale"] = scale[:, 0].astype(np.float32)
+        else:
+            tensors[name] = weights.astype(np.float16)
+    target = Path(out)
+    target.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, target / "weights.safetensors")
+    give_usual_mode(target / "weights.safetensors")
+    (target / "config.json").write_text(json.dumps(vars(model.config), indent=1), encoding="utf-8")
+    shutil.copyfile(Path(folder) / "source.spm", target / "joint.spm")
+    return sum(path.stat().st_size for path in target.iterdir())
 
 
 def scores(model: Seq2Seq, path: Path, small: bool) -> dict[str, Any]:

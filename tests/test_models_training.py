@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib
 import itertools
 import json
 import os
@@ -26,7 +27,7 @@ import transformers
 import mbrace
 from mbrace.cli import main
 from mbrace.io.texts import read_pairs
-from mbrace.models.marian_network import load_bundled, quantise, read_network
+from mbrace.models.marian_network import load_bundled, read_network
 from mbrace.models.tokenizers import Vocabulary
 from mbrace.training import loop as training_run
 from mbrace.training.train import TrainingOptions, train
@@ -260,8 +261,11 @@ def test_early_stopping_ends_a_run_without_a_budget(tmp_path: Path) -> None:
     assert len(losses) == best + 1 + options.patience
 
 
-def test_the_int8_bundle_translates_as_the_model_it_is_made_from(folder: Path, tmp_path: Path) -> None:
-    size = quantise(folder, tmp_path)
+def test_the_int8_bundle_translates_as_the_model_it_is_made_from(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "experiments"))
+    size = importlib.import_module("evaluate").quantise(folder, tmp_path)
     assert size < 0.6 * sum(path.stat().st_size for path in folder.iterdir())
     model, vocabulary = load_bundled(tmp_path)
     pairs = sentences(30, 9)
