@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -25,7 +26,6 @@ from mbrace.neural.encoder import repeats_for_cpu
 # Bytes of the pairs scored at a time: a CPU is fastest with what fits its cache; a GPU needs large products.
 _BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 5 << 28}
 _FEWEST_PAIRS = 64
-_UNKNOWN = object()
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,6 @@ class Estimator(FeedForward):
         # numbers held in memory per pair
         self._width = 2 * units + sum(len(bias) for _, bias in layers) + len(self._bias)
         self._bytes = 0  # of pairs at a time, once the GPU has run out of memory with _BLOCK_BYTES; 0: it has not
-        self._kernels: Any = _UNKNOWN  # Triton's, or None for torch's operations
 
     @property
     def reads_source(self) -> bool:
@@ -208,8 +207,6 @@ class Estimator(FeedForward):
 
     def pairs(self, vectors: PairVectors, rows: Tensor, columns: Tensor) -> Tensor:
         """Scores (pairs,) of these rows and columns."""
-        if self._kernels is _UNKNOWN:
-            self._kernels = choose_kernels(self, rows.device)
         if self._kernels is not None:
             return self._kernels(vectors, rows, columns)  # type: ignore[no-any-return]
         h, r = vectors.hypotheses[rows], vectors.references[columns]
@@ -217,6 +214,11 @@ class Estimator(FeedForward):
         sums += vectors.prepared[rows]
         sums += vectors.reference_part[columns]
         return self.finish(sums)
+
+    @cached_property
+    def _kernels(self) -> Any:
+        """Triton's, or None for torch's operations."""
+        return choose_kernels(self, self.pair_weight.device)
 
     def aligned(self, hypotheses: Tensor, references: Tensor, sources: Tensor | None) -> Tensor:
         """Scores (pairs,) of aligned rows, over all features concatenated, as in the original's `estimate`."""
