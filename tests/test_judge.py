@@ -16,9 +16,8 @@ from starlette.testclient import TestClient
 
 from mbrace.cli import main
 from mbrace.errors import UserError
-from mbrace.judge.app import Site, create_app
+from mbrace.judge.app import Site, create_app, paragraphs
 from mbrace.judge.items import PredictionPair
-from mbrace.judge.serve import paragraphs
 from mbrace.judge.store import Store, open_study
 
 HOST = "http://127.0.0.1:8000"

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from judge_server import write_jsonl
 
 from mbrace.errors import UserError
-from mbrace.judge.items import PredictionPair, arrange, read_prediction_pairs, sample
-from mbrace.judge.show import Piece, differences, pieces
+from mbrace.judge.items import Piece, PredictionPair, arrange, differences, pieces, read_prediction_pairs, sample
 
 
 def test_pairs_come_by_id_and_equal_ones_are_counted(tmp_path: Path) -> None:

@@ -22,10 +22,9 @@ if TYPE_CHECKING:  # the same names as `_NAMES` below, for type checkers and edi
         UserError as UserError,
     )
     from mbrace.jobs.answer import answer_file as answer_file
-    from mbrace.jobs.decode import decode_file as decode_file
+    from mbrace.jobs.decode import decode_file as decode_file, rerank_file as rerank_file
     from mbrace.jobs.export import export_file as export_file
     from mbrace.jobs.generate import generate_file as generate_file
-    from mbrace.jobs.rerank import rerank_file as rerank_file
     from mbrace.jobs.tables import (
         TableDecoder as TableDecoder,
         decode_table as decode_table,
@@ -72,10 +71,9 @@ _NAMES = {
     "mbrace.cross.xcomet": "XCOMET",
     "mbrace.errors": "RecordError ServiceError SettingError UserError",
     "mbrace.jobs.answer": "answer_file",
-    "mbrace.jobs.decode": "decode_file",
+    "mbrace.jobs.decode": "decode_file rerank_file",
     "mbrace.jobs.export": "export_file",
     "mbrace.jobs.generate": "generate_file",
-    "mbrace.jobs.rerank": "rerank_file",
     "mbrace.jobs.tables": "TableDecoder decode_table table_records",
     "mbrace.jobs.translate": "translate_file",
     "mbrace.methods.aggregate": "AggregateReferences",

@@ -25,7 +25,6 @@ from mbrace.settings import Network
 
 if TYPE_CHECKING:
     from mbrace.jobs.decode import DecodeJob
-    from mbrace.jobs.rerank import RerankJob
 
 
 def add(commands: Any) -> None:
@@ -92,16 +91,12 @@ def add_rerank(commands: Any) -> None:
 
 def run_rerank(args: argparse.Namespace) -> int:
     """Check every option, then choose."""
+    from mbrace.jobs.decode import RerankJob
+
     check_run(args)
-    return run_candidates(rerank_job(args), args)
-
-
-def rerank_job(args: argparse.Namespace) -> RerankJob:
-    """The job that was asked for."""
-    from mbrace.jobs.rerank import RerankJob
-
     qe = Network(**{**given(args, Network), "model": args.qe})
-    return RerankJob(qe, nbest=args.nbest, window=args.window, text=bool(args.text), top=args.top)
+    job = RerankJob(qe, nbest=args.nbest, window=args.window, text=bool(args.text), top=args.top)
+    return run_candidates(job, args)
 
 
 def add_export(commands: Any) -> None:

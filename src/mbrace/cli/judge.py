@@ -63,7 +63,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 def run(args: argparse.Namespace) -> int:
     for module in ("starlette", "uvicorn", "jinja2"):
         require(module, extra="judge")
-    from mbrace.judge.serve import judge
+    from mbrace.judge.app import judge
 
     check_whole("raters", args.raters, least=1)
     check_whole("port", args.port, least=0, most=65535)

@@ -19,7 +19,7 @@ COMMANDS = {  # the module of each, and its function that adds the options
     "generate": ("generate", "add"),
     "translate": ("generate", "add_translate"),
     "answer": ("answer", "add"),
-    "serve": ("serve", "add"),
+    "serve": ("answer", "add_serve"),
     "train": ("train", "add"),
     "train-metric": ("train", "add_metric"),
     "export": ("decode", "add_export"),

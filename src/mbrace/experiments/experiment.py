@@ -19,7 +19,8 @@ from typing import Any, TypeAlias
 from mbrace.errors import UserError, require, spreadsheet_cell, warn
 from mbrace.experiments import studies
 from mbrace.experiments.claims import claims, correct, margins, table_rows
-from mbrace.experiments.races import load_races, record_races, save_races
+from mbrace.experiments.report import load_races, record_races, save_races
+from mbrace.experiments.report import write as write_report
 from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import (
     CandidateFile,
@@ -229,7 +230,7 @@ def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes]
     Returns the rows of recommended races.
     """
     require_report()
-    from mbrace.experiments import figures, report
+    from mbrace.experiments import figures
 
     make_folder(out)
     found = gather(out, others, known)
@@ -240,7 +241,7 @@ def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes]
             write_csv(out / f"{name}.csv", lines)
     notes = (out / "notes.md").read_text(encoding="utf-8") if (out / "notes.md").exists() else ""
     drawn = figures.draw(rows, out / "figures")
-    report.write(out, [outcomes.about for outcomes in found], rows, load_races(out / "data"), notes, drawn)
+    write_report(out, [outcomes.about for outcomes in found], rows, load_races(out / "data"), notes, drawn)
     return rows["recommended"]
 
 

@@ -16,6 +16,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from mbrace.api import decode_corpus
 from mbrace.errors import require
 from mbrace.experiments.figures import MEASURES, charts
 from mbrace.experiments.studies import CHANGES, LEAST, RULE, Row, grouped
@@ -33,6 +36,15 @@ from mbrace.experiments.summary import (
     summary,
     with_interval,
 )
+from mbrace.experiments.tables import Table
+from mbrace.experiments.trials import measure as measures_of
+from mbrace.experiments.trials import sample
+from mbrace.io.atomic import replace_file
+from mbrace.prune import Confidence
+from mbrace.records import Record, key
+from mbrace.result import RaceRecorder, RecordedStep
+from mbrace.settings import Race
+from mbrace.utilities.replay import Replay
 
 RACES_SIZE = 1_000_000  # the most characters of packed races; the rest of a page is about 250,000
 # Headings and row names of tables that the page explains, and the term of each.
@@ -240,3 +252,87 @@ def _difference(row: Row) -> str:
     if row["margin"] is None:
         return text
     return f"{text}, {'inside' if row['inside_margin'] else 'not inside'} ±{row['margin']:.3g}"
+
+
+# Recorded races: every step of a few sentences, for the race viewer
+
+RECORDED_ALPHAS = (0.99, 0.9, 0.8)
+RECORDED = 12  # sentences of a file
+
+
+def record_races(
+    tables: Sequence[Table],
+    records: Sequence[Record],
+    name: str,
+    schedule: tuple[int, ...],
+    *,
+    seed: int = 0,
+    count: int = RECORDED,
+) -> list[dict[str, Any]]:
+    """`count` sentences spread evenly over the file, each raced with every alpha on the draws of trial 0."""
+    return [
+        record_sentence(tables[index], records[index], name, schedule, seed)
+        for index in spread_evenly(len(tables), count)
+    ]
+
+
+def spread_evenly(sentences: int, count: int) -> list[int]:
+    """The indices of `count` sentences, or of all if there are fewer."""
+    chosen: list[int] = np.unique(np.linspace(0, sentences - 1, min(count, sentences)).round().astype(int)).tolist()
+    return chosen
+
+
+def record_sentence(
+    table: Table, record: Record, name: str, schedule: tuple[int, ...], run_seed: int
+) -> dict[str, Any]:
+    """The races of one sentence; `name` and `schedule` are the utility's."""
+    seed = key(run_seed, 0, "trial")
+    replay = Replay([table], name=name, schedule=schedule)
+    races = {}
+    for alpha in RECORDED_ALPHAS:
+        rule = Confidence(alpha)
+        drawn = sample(table, seed, schedule[-1])
+        recorder = RaceRecorder(rule)
+        race = Race(prune=rule, schedule=schedule, shuffle=False, seed=seed)
+        [answer] = decode_corpus([drawn], utility=replay, race=race, watch=recorder)
+        assert answer.index is not None
+        found = measures_of(table, answer.index)
+        races[f"{alpha:g}"] = {
+            "steps": [_shown(step) for step in recorder.steps],
+            "answer": answer.index,
+            "utility_calls": answer.utility_calls,
+            "rank": round(1 / found["rr"]),
+        }
+    return {
+        "source": record.source,
+        "reference": record.reference,
+        "hypotheses": table.hypotheses,
+        "winner": int(np.argmax(table.expected)),
+        "races": races,
+    }
+
+
+def save_races(outcomes: Path, about: Mapping[str, Any], sentences: Sequence[Mapping[str, Any]]) -> None:
+    """Save recorded races next to the file of outcomes that they belong to, which `about` describes."""
+    header = {"pair": about["name"], "split": about["split"], "utility": about["label"], "scale": about["scale"]}
+    text = json.dumps(header | {"sentences": sentences}, ensure_ascii=False, separators=(",", ":"))
+    outcomes.parent.mkdir(parents=True, exist_ok=True)
+    packed = gzip.compress(text.encode("utf-8", "surrogatepass"), mtime=0)  # the same races give the same bytes
+    replace_file(outcomes.with_suffix(".races.json.gz"), packed, shared=True)
+
+
+def load_races(folder: Path) -> list[dict[str, Any]]:
+    """What `save_races` saved in a folder, a dictionary per candidate file and utility."""
+    return [json.loads(gzip.decompress(path.read_bytes())) for path in sorted(folder.glob("*.races.json.gz"))]
+
+
+def _shown(step: RecordedStep) -> dict[str, Any]:
+    """A step as the race viewer reads it: numbers rounded to what can be seen."""
+    assert step.win_rates is not None
+    return {
+        "pseudo_references": step.pseudo_references,
+        "alive": step.alive.tolist(),
+        "means": [round(float(mean), 5) for mean in step.means],
+        "win_rates": [round(float(rate), 3) for rate in step.win_rates],
+        "kept": np.flatnonzero(step.kept).tolist(),
+    }

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 from mbrace.errors import FORCE, MOST_THREADS, RESUME, ServiceError, SettingError, UserError, check_whole
 from mbrace.io.candidates import Bad, Item, bad_from, location_of
@@ -20,9 +20,6 @@ from mbrace.records import Location, Record
 from mbrace.result import Phases
 from mbrace.setting_fields import REMOVED_VALUES, nearest
 from mbrace.windows import OnError
-
-if TYPE_CHECKING:
-    from mbrace.io.folders import UtilityFolder
 
 Found = TypeVar("Found")
 Outcome: TypeAlias = "tuple[bytes | None, Bad | None]"  # the line to write, and why an item was set aside
@@ -65,7 +62,11 @@ class Summary:
 
 
 class Worker(Protocol):
-    """Turns items into lines, one outcome per item, in order. A bad item is an error, or set aside with `skip`."""
+    """Turns items into lines, one outcome per item, in order. A bad item is an error, or set aside with `skip`.
+
+    One that may wait for a server has `interrupt()`, which may be called at any time and ends those waits with a
+    ServiceError; one that saves utilities has them in `utility_folder` before it yields the line of an answer.
+    """
 
     @property
     def summary(self) -> Summary:
@@ -76,17 +77,11 @@ class Worker(Protocol):
         ...
 
 
-@runtime_checkable
-class InterruptibleWorker(Protocol):
-    """A worker that may wait for something slow, such as a server."""
-
-    def interrupt(self) -> None:
-        """End those waits: they fail with a ServiceError. May be called at any time."""
-        ...
-
-
 class Job(Protocol):
-    """What a run does: settings that can be sent to another machine, where `start` loads what is heavy."""
+    """What a run does: settings that can be sent to another machine, where `start` loads what is heavy.
+
+    One that can save the utilities of records has `save_utilities`, the folder for them (None: it does not).
+    """
 
     @property
     def text(self) -> bool:
@@ -107,24 +102,6 @@ class Job(Protocol):
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
         """The item of an input line; `prefix` is for its default id."""
         ...
-
-
-@runtime_checkable
-class SavingJob(Protocol):
-    """A job that may save the utilities of the records it answers."""
-
-    @property
-    def save_utilities(self) -> str | None:
-        """The folder for them; None: they are not saved."""
-
-
-@runtime_checkable
-class SavingWorker(Protocol):
-    """The worker of a job that saves utilities."""
-
-    @property
-    def utility_folder(self) -> UtilityFolder | None:
-        """Where it saves them, before it yields the line of an answer."""
 
 
 def run_job(
@@ -151,16 +128,14 @@ def run_job(
     check_run(threads=threads, resume=resume, force=force, on_error=on_error)
     if not (resume or force):
         OutputFiles(output).refuse_existing()
-        if isinstance(job, SavingJob) and job.save_utilities is not None:
+        if folder := getattr(job, "save_utilities", None):
             from mbrace.io.folders import refuse_existing_tables
 
-            refuse_existing_tables(job.save_utilities)
+            refuse_existing_tables(folder)
     worker = job.start(threads)
     with ExitStack() as stack:
-        interrupt = worker.interrupt if isinstance(worker, InterruptibleWorker) else None
-        stop = stack.enter_context(Stop(interrupt)) if handle_signals else None
-        settings = job.describe()
-        tables = worker.utility_folder if isinstance(worker, SavingWorker) else None
+        stop = stack.enter_context(Stop(getattr(worker, "interrupt", None))) if handle_signals else None
+        settings, tables = job.describe(), getattr(worker, "utility_folder", None)
         opened = Output(
             output, resume=resume, force=force, text=job.text, settings=settings, tables=tables, options=options
         )
@@ -200,8 +175,15 @@ def run_worker(
     pending: deque[Item] = deque()  # read, and still without an outcome
     if stop is not None:
         stop.under_way = lambda: len(pending)
+
+    def read() -> Iterator[Item]:
+        until: Iterator[Item] = rest if stop is None else iter(lambda: stop.read(rest), None)  # the first signal
+        for item in until:
+            pending.append(item)
+            yield item
+
     try:
-        for line, bad in worker(_remember(_until(rest, stop), pending), skip=skip):
+        for line, bad in worker(read(), skip=skip):
             item = pending.popleft()
             output.add(line, bad)
             if bad is None and isinstance(item, Record):
@@ -277,17 +259,6 @@ def _location(line: bytes, output: Output) -> Location:
     if not isinstance(fields, dict):
         raise UserError(f"{where}: {RESUME}: not written by mbrace; use {FORCE} to start over")
     return Location(str(fields.get("file")), int(fields.get("line") or 0))
-
-
-def _until(items: Iterator[Item], stop: Stop | None) -> Iterator[Item]:
-    """The items until a signal arrives."""
-    return items if stop is None else iter(lambda: stop.read(items), None)
-
-
-def _remember(items: Iterable[Item], pending: deque[Item]) -> Iterator[Item]:
-    for item in items:
-        pending.append(item)
-        yield item
 
 
 def answer_items(

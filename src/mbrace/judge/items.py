@@ -1,12 +1,17 @@
-"""What is judged: two systems' predictions paired by id, the equal ones counted, the others sampled and arranged."""
+"""What is judged: two systems' predictions paired by id, the equal ones counted, the others sampled and arranged. And
+how it is shown: words that differ are marked, invisible or misleading characters are shown by name."""
 
 from __future__ import annotations
 
 import hashlib
 import random
+import re
 import unicodedata
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import groupby
 
 import orjson
 
@@ -80,3 +85,85 @@ def _storable(text: str) -> str:
 def _digest(texts: Texts) -> str:
     ids = None if texts.ids is None else [_storable(identity) for identity in texts.ids]
     return hashlib.sha256(orjson.dumps([ids, [_storable(text) for text in texts.texts]])).hexdigest()
+
+
+# How texts are shown
+
+# Characters that reorder, hide or break text: C0/C1 controls (except tab and newline), zero-width space, word
+# joiner and invisible operators, bidirectional embeddings, overrides and isolates, interlinear marks, byte order mark.
+# The joiners U+200C/D and the marks U+200E/F, U+061C stay: some scripts need them, and texts are isolated.
+_HIDDEN = "\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+_CONTROL = re.compile(f"([{_HIDDEN}])")
+_CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_PUNCTUATION = "!-/:-@\\[-`{-~\u00a1\u00ab\u00bb\u00bf\u2010-\u2027\u2030-\u205e\u3001-\u303f\uff01-\uff0f\uff1a-\uff20"
+_LETTER = f"[^\\s{_CJK}{_PUNCTUATION}{_HIDDEN}]"
+_TOKEN = re.compile(f"\\s+|[{_CJK}]|{_LETTER}+(?:['’-]{_LETTER}+)*|[{_PUNCTUATION}{_HIDDEN}]")
+# SequenceMatcher takes time for each pair of equal words, up to once per difference: with more pairs than these, which
+# are a quarter of a second at worst, everything between common start and end is marked.
+_PAIRS = 20_000
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of text, changed or not; if `control`, `text` is the name of an invisible character."""
+
+    text: str
+    changed: bool = False
+    control: bool = False
+
+
+def pieces(text: str) -> list[Piece]:
+    """The pieces of a single text, with nothing to compare."""
+    return list(_named(text, False))
+
+
+def differences(left: str, right: str) -> tuple[list[Piece], list[Piece]]:
+    """Both texts in pieces; words that do not match the other text are marked as changed. Spacing is ignored."""
+    tokens = [_TOKEN.findall(text) for text in (left, right)]
+    words = [[token for token in side if not token.isspace()] for side in tokens]
+    changed = _changed(*words)
+    return _joined(tokens[0], changed[0]), _joined(tokens[1], changed[1])
+
+
+def _changed(left: Sequence[str], right: Sequence[str]) -> tuple[list[bool], list[bool]]:
+    start = 0
+    while start < min(len(left), len(right)) and left[start] == right[start]:
+        start += 1
+    end = 0
+    while end < min(len(left), len(right)) - start and left[-1 - end] == right[-1 - end]:
+        end += 1
+    flags = ([False] * len(left), [False] * len(right))
+    middle = left[start : len(left) - end], right[start : len(right) - end]
+    codes: Sequence[tuple[str, int, int, int, int]] = [("replace", 0, len(middle[0]), 0, len(middle[1]))]
+    counts = Counter(middle[1])
+    if sum(counts[word] for word in middle[0]) <= _PAIRS:
+        codes = SequenceMatcher(None, *middle, autojunk=False).get_opcodes()
+    for code, i1, i2, j1, j2 in codes:
+        if code != "equal":
+            flags[0][start + i1 : start + i2] = [True] * (i2 - i1)
+            flags[1][start + j1 : start + j2] = [True] * (j2 - j1)
+    return flags
+
+
+def _joined(tokens: Sequence[str], changed: Sequence[bool]) -> list[Piece]:
+    """Join tokens into changed and unchanged pieces; a space between two changed words counts as changed."""
+    flags: list[bool] = []
+    word = 0
+    for token in tokens:
+        if token.isspace():
+            flags.append(0 < word < len(changed) and changed[word - 1] and changed[word])
+        else:
+            flags.append(changed[word])
+            word += 1
+    found: list[Piece] = []
+    for flag, run in groupby(zip(tokens, flags, strict=True), key=lambda pair: pair[1]):
+        found += _named("".join(token for token, _ in run), flag)
+    return found
+
+
+def _named(text: str, changed: bool) -> Iterator[Piece]:
+    for number, part in enumerate(_CONTROL.split(text)):
+        if number % 2:
+            yield Piece(f"U+{ord(part):04X}", changed, control=True)
+        elif part:
+            yield Piece(part, changed)
