@@ -163,6 +163,13 @@ def test_a_broken_file_of_a_sentence_transformers_folder_is_named(
         Embedding(made, device="cpu")
 
 
+def test_a_module_of_somebody_else_is_not_taken_for_one_of_sentence_transformers(tmp_path: Path) -> None:
+    made = sentence_transformers(tmp_path / "encoder", "mean", old=True)
+    write_json(made / "modules.json", [{"path": "", "type": "custom_code.Transformer"}])
+    with pytest.raises(mbrace.UserError, match=r"its module custom_code\.Transformer is not supported"):
+        Embedding(made, device="cpu")
+
+
 # Other networks
 
 SHAPE = {"vocab_size": tiny.VOCABULARY, "hidden_size": 24, "intermediate_size": 48, "num_hidden_layers": 2}

@@ -80,9 +80,12 @@ CONFIGURATION = (
 
 
 EVIL = [
-    ("translate s.txt --model evil --beam 2", ("config", "tokenizer", "stray", "custom_generate")),
+    ("translate s.txt --model evil --beam 2", ("config", "tokenizer", "stray", "custom_generate", "kernel", "part")),
     ("generate s.txt --model evil -o o.jsonl --beam 2 --prompt {source}", ("config",)),
-    ("decode c.jsonl -o o.jsonl --utility embedding --metric-model evil --device cpu", ("config", "tokenizer")),
+    (
+        "decode c.jsonl -o o.jsonl --utility embedding --metric-model evil --device cpu",
+        ("config", "tokenizer", "kernel"),
+    ),
     ("decode c.jsonl -o o.jsonl --utility bertscore --metric-model evil --utility-option layer=1", ("config",)),
     ("decode c.jsonl -o o.jsonl --utility comet --metric-model comet --device cpu", ("config", "tokenizer")),
 ]
@@ -99,6 +102,8 @@ def test_code_in_a_model_folder_never_runs_whatever_is_typed(command: str, kind:
     known |= {"num_attention_heads": 2, "intermediate_size": 8}
     auto = {"AutoConfig": "evil_code.Evil", "AutoModel": "evil_code.Evil", "AutoModelForSeq2SeqLM": "evil_code.Evil"}
     config = {"model_type": "evil", "auto_map": auto} if kind == "config" else known
+    config |= {"attn_implementation": "evil/kernel"} if kind == "kernel" else {}  # transformers gets it from the hub
+    config |= {"text_config": {"auto_map": auto}} if kind == "part" else {}
     (evil / "config.json").write_text(json.dumps(config))
     (evil / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\nd\n")
     if kind == "tokenizer":
@@ -107,9 +112,9 @@ def test_code_in_a_model_folder_never_runs_whatever_is_typed(command: str, kind:
     if kind == "custom_generate":
         (evil / "custom_generate").mkdir()
         (evil / "custom_generate" / "generate.py").write_text(CODE)
-    elif kind != "stray":
+    elif kind in ("config", "tokenizer"):
         (evil / "evil_code.py").write_text(CONFIGURATION)
-    else:
+    elif kind == "stray":
         (evil / "stray.py").write_text(CODE)
     write_comet(tmp_path / "comet", evil)
     (tmp_path / "s.txt").write_text("hello\n")

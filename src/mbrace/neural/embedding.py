@@ -162,8 +162,9 @@ def _sentence_transformers(
     steps: list[Callable[[Tensor], Tensor]] = []
     for module in modules:
         kind, path = (str(module.get(key, "")) for key in ("type", "path")) if isinstance(module, dict) else ("", "")
-        kind = kind.rsplit(".", 1)[-1]
-        if kind not in _MODULES:
+        package, _, kind = kind.rpartition(".")
+        if kind not in _MODULES or package.partition(".")[0] != "sentence_transformers":
+            kind = f"{package}.{kind}" if package else kind
             raise UserError(f"{folder}: its module {kind} is not supported; only {', '.join(_MODULES)} are")
         if kind == "Pooling":
             pooling = _pooling(folder / path / "config.json")

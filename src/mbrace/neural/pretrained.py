@@ -172,18 +172,29 @@ def refuse_code(folder: Path) -> None:
     """Refuse a folder that brings code of its own."""
     found = sorted(path.name for path in folder.glob("*.py"))
     found += [f"custom_generate/{path.name}" for path in folder.glob("custom_generate/*.py")]
-    found += [f"auto_map in {name}" for name in CONFIGS if _names_code(folder / name)]
+    found += [f"{key} in {name}" for name in CONFIGS for key in sorted(_code_in(_content(folder / name)))]
     if found:
         names = ", ".join(found[:3]) + (" ..." if len(found) > 3 else "")
         raise UserError(f"{folder}: brings code of its own ({names}), which mbrace never runs; give a model without")
 
 
-def _names_code(path: Path) -> bool:
+def _content(path: Path) -> Any:
     try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # whoever reads it says what is wrong with it
-        return False
-    return isinstance(settings, dict) and "auto_map" in settings
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):  # whoever reads it says what is wrong with it
+        return None
+
+
+def _code_in(settings: Any) -> set[str]:
+    """The settings, also of parts, that name code: classes of the folder, and kernels by their name on the hub."""
+    found, parts = set(), [settings]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, dict):
+            found |= {key for key, value in part.items() if key.endswith("_implementation") and "/" in str(value)}
+            found |= {"auto_map"} & part.keys()
+            parts += part.values()
+    return found
 
 
 @contextmanager
