@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from cli_helpers import decode, lines
 
 from mbrace.cli import main
-from mbrace.cli.config import given_options, use_config
+from mbrace.cli.config import LEFT_OUT, TRUSTED, given_options, use_config
 from mbrace.cli.messages import LEVELS
 from mbrace.cli.parser import make_parser, parsers_by_command
 
@@ -141,6 +142,19 @@ def test_a_file_of_somebody_else_writes_nothing_runs_nothing_and_sends_nothing(
     assert "--trust-config" in error
     assert {path.name for path in Path().iterdir()} == {"old.jsonl", "evil.py", "in.jsonl", "options.json"}
     assert Path("old.jsonl").read_text() == "mine\n"
+
+
+def test_a_file_of_somebody_else_names_no_file_but_those_that_are_read_as_data() -> None:
+    kinds = {"FILE", "DIR", "OUT", "OUT.jsonl", "DB", "URL", "ADDRESS", "MODEL", "M", "PATH_OR_NAME"}
+    named = {
+        action.dest
+        for parser in parsers_by_command(make_parser()).values()
+        for action in parser._actions
+        if action.metavar in kinds and action.help != argparse.SUPPRESS and action.dest not in LEFT_OUT
+    }
+    inputs = {"instructions", "num_references", "minutes", "ratings", "reference_lprobs", "references", "report_only"}
+    inputs |= {"source", "sources", "train", "translations", "utilities", "valid"}
+    assert named - set(TRUSTED) == inputs
 
 
 def test_a_value_is_never_read_as_an_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
