@@ -144,8 +144,9 @@ def test_unmarked_words_are_a_common_subsequence(left: list[str], right: list[st
     assert kept[0] == kept[1]
 
 
-def test_texts_that_repeat_few_words_are_not_compared_word_by_word() -> None:
-    left, right = (f"start {' '.join(f'{name}{n} a' for n in range(400))} end" for name in "uv")
-    for side, name in zip(differences(left, right), "uv", strict=True):  # otherwise three seconds for each view
+@pytest.mark.parametrize(("count", "kept"), [(400, "a"), (5000, "w{n}")])  # otherwise 3 and 18 seconds for each view
+def test_texts_of_few_words_or_many_changes_are_not_compared_word_by_word(count: int, kept: str) -> None:
+    left, right = (f"start {' '.join(f'{name}{n} {kept.format(n=n)}' for n in range(count))} end" for name in "uv")
+    for side, name in zip(differences(left, right), "uv", strict=True):
         assert [piece.changed for piece in side] == [False, True, False]
-        assert side[1].text.startswith(f"{name}0 a {name}1 a")
+        assert side[1].text.startswith(f"{name}0 {kept.format(n=0)} {name}1 ")

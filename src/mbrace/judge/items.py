@@ -98,9 +98,9 @@ _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003fff
 _PUNCTUATION = "!-/:-@\\[-`{-~\u00a1\u00ab\u00bb\u00bf\u2010-\u2027\u2030-\u205e\u3001-\u303f\uff01-\uff0f\uff1a-\uff20"
 _LETTER = f"[^\\s{_CJK}{_PUNCTUATION}{_HIDDEN}]"
 _TOKEN = re.compile(f"\\s+|[{_CJK}]|{_LETTER}+(?:['’-]{_LETTER}+)*|[{_PUNCTUATION}{_HIDDEN}]")
-# SequenceMatcher takes time for each pair of equal words, up to once per difference: with more pairs than these, which
-# are a quarter of a second at worst, everything between common start and end is marked.
-_PAIRS = 20_000
+# For each run of words that it finds, SequenceMatcher may look at all words and at each pair of equal ones again: with
+# more steps than these, half a second, everything between common start and end is marked.
+_STEPS = 3_000_000
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,8 @@ def _changed(left: Sequence[str], right: Sequence[str]) -> tuple[list[bool], lis
     middle = left[start : len(left) - end], right[start : len(right) - end]
     codes: Sequence[tuple[str, int, int, int, int]] = [("replace", 0, len(middle[0]), 0, len(middle[1]))]
     counts = Counter(middle[1])
-    if sum(counts[word] for word in middle[0]) <= _PAIRS:
+    pairs = sum(counts[word] for word in middle[0])
+    if min(pairs, len(middle[0]), len(middle[1])) * (len(middle[0]) + pairs) <= _STEPS:
         codes = SequenceMatcher(None, *middle, autojunk=False).get_opcodes()
     for code, i1, i2, j1, j2 in codes:
         if code != "equal":
