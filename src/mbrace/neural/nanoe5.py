@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,9 @@ def find() -> Path:
 def load() -> tuple[dict[str, Any], dict[str, Any], Any]:
     """The sizes and float32 weights of the network (transformers' BertModel, no pooling layer), and its tokenizer."""
     torch = require("torch", extra="learned")
-    file = _File(read(find()))
-    return file.settings, {key: torch.from_numpy(value) for key, value in file.weights().items()}, file.tokenizer()
+    file = File(read(find()))
+    state = weights(file.settings, file.tensors)
+    return file.settings, {key: torch.from_numpy(value) for key, value in state.items()}, file.tokenizer()
 
 
 def read(path: Path) -> bytes:
@@ -76,7 +78,7 @@ def read(path: Path) -> bytes:
     return data
 
 
-class _File:
+class File:
     """The content of the file: the network's `settings`, the vocabulary, the normalisation table and the tensors."""
 
     def __init__(self, data: bytes) -> None:
@@ -104,11 +106,11 @@ class _File:
             character, length = self._next("IB")
             self.replaced[chr(character)] = self._bytes(4 * length).decode("utf-32-le")
         (count,) = self._next("i")
-        self._tensors: dict[str, bytes] = {}
+        self.tensors: dict[str, bytes] = {}
         for _ in range(count):
             name = self._bytes(*self._next("H")).decode("ascii")
             _, _, begin, length = self._next("BIQQ")
-            self._tensors[name] = data[begin : begin + length]
+            self.tensors[name] = data[begin : begin + length]
 
     def _bytes(self, length: int) -> bytes:
         self._offset += length
@@ -119,26 +121,6 @@ class _File:
 
     def _array(self, kind: str, count: int) -> NDArray[Any]:
         return np.frombuffer(self._bytes(count * np.dtype(kind).itemsize), kind)
-
-    def weights(self) -> dict[str, NDArray[np.float32]]:
-        """The weights in float32, by BertModel's names."""
-        hidden, inner = self.settings["hidden_size"], self.settings["intermediate_size"]
-        inputs = dict.fromkeys(("emb.word", "q.w", "k.w", "v.w", "ao.w", "fi.w"), hidden) | {"fo.w": inner}
-        found = {}
-        for name, raw in self._tensors.items():
-            begin, _, rest = name.partition(".")
-            if begin == "emb":
-                key = _EMBEDDINGS[name]
-            else:  # such as l11.fo.w
-                part, kind = rest.split(".")
-                key = f"encoder.layer.{begin[1:]}.{_LAYER[part]}.{'weight' if kind == 'w' else 'bias'}"
-            width = inputs.get(name if begin == "emb" else rest)
-            if width is not None:
-                found[key] = dequantised(raw).reshape(-1, width)
-            else:
-                values = np.frombuffer(raw, "<f4").astype(np.float32)
-                found[key] = values.reshape(-1, hidden) if name in ("emb.pos", "emb.type") else values
-        return found
 
     def tokenizer(self) -> Any:
         """XLM-RoBERTa's tokenizer (normalise, split at spaces, find the best unigram pieces), with PREFIX before
@@ -169,6 +151,27 @@ class _File:
         return transformers.PreTrainedTokenizerFast(
             tokenizer_object=rust, bos_token="<s>", eos_token="</s>", unk_token="<unk>", pad_token="<pad>"
         )
+
+
+def weights(settings: Mapping[str, Any], tensors: Mapping[str, bytes]) -> dict[str, NDArray[np.float32]]:
+    """The weights in float32, by BertModel's names, of a file's settings and tensors."""
+    hidden, inner = settings["hidden_size"], settings["intermediate_size"]
+    inputs = dict.fromkeys(("emb.word", "q.w", "k.w", "v.w", "ao.w", "fi.w"), hidden) | {"fo.w": inner}
+    found = {}
+    for name, raw in tensors.items():
+        begin, _, rest = name.partition(".")
+        if begin == "emb":
+            key = _EMBEDDINGS[name]
+        else:  # such as l11.fo.w
+            part, kind = rest.split(".")
+            key = f"encoder.layer.{begin[1:]}.{_LAYER[part]}.{'weight' if kind == 'w' else 'bias'}"
+        width = inputs.get(name if begin == "emb" else rest)
+        if width is not None:
+            found[key] = dequantised(raw).reshape(-1, width)
+        else:
+            values = np.frombuffer(raw, "<f4").astype(np.float32)
+            found[key] = values.reshape(-1, hidden) if name in ("emb.pos", "emb.type") else values
+    return found
 
 
 def dequantised(raw: bytes) -> NDArray[np.float32]:
