@@ -435,7 +435,7 @@ def test_an_answer_that_is_cancelled_asks_for_nothing_more(model: Model) -> None
 
     def plan(number: int) -> None:
         waits.set()
-        gone.wait(5)
+        gone.wait(120)
 
     made = server(model)
     made.abilities()
@@ -449,9 +449,7 @@ def test_an_answer_that_is_cancelled_asks_for_nothing_more(model: Model) -> None
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    started = time.monotonic()
-    asyncio.run(cancelled())
-    assert time.monotonic() - started < 4
+    asyncio.run(asyncio.wait_for(cancelled(), 60))  # before the model answers
     gone.set()
     model.plan = lambda number: None
     count = len(model.bodies)

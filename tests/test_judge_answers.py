@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,12 +50,12 @@ def test_answers_that_arrived_are_kept_when_another_fails(server: Server, tmp_pa
 
 
 def test_a_killed_run_pays_only_for_what_it_had_not_received(server: Server, tmp_path: Path) -> None:
-    answered = threading.Event()
+    answered, killed = threading.Event(), threading.Event()
 
     def reply(body: dict[str, Any]) -> Any:
         if len(server.bodies) > 2:
             answered.set()
-            time.sleep(5)
+            killed.wait(120)
         return words(body)
 
     server.reply = reply
@@ -69,6 +68,7 @@ def test_a_killed_run_pays_only_for_what_it_had_not_received(server: Server, tmp
     assert answered.wait(60)
     os.kill(run.pid, signal.SIGKILL)
     run.wait()
+    killed.set()
     server.reply = words
     judge = mbrace.Judge(server.url, "m", prompt=PROMPT, answers=tmp_path / "answers")
     assert judge.pairs(["a b"] * 4, REFERENCES).tolist() == [1, 2, 0, 1]

@@ -221,7 +221,7 @@ def test_kill_9_during_a_thousand_ratings_by_twenty_clients_loses_none_that_was_
                 ]
                 for thread in threads:
                     thread.start()
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 240
             while len(acknowledged) < limit:
                 assert time.monotonic() < deadline, f"{len(acknowledged)} acknowledged"
                 time.sleep(0.005)
@@ -231,7 +231,7 @@ def test_kill_9_during_a_thousand_ratings_by_twenty_clients_loses_none_that_was_
                 known = set(acknowledged)
                 assert known <= saved(), "an acknowledged rating is lost"
     for thread in threads:
-        thread.join(timeout=10)
+        thread.join(timeout=120)
     assert statuses == {303}
     assert len(saved()) == len(acknowledged) == len(set(acknowledged)) == 1000
     with sqlite3.connect(tmp_path / "ratings.db") as sql:

@@ -145,9 +145,9 @@ def test_retry_after_is_honoured_by_every_thread(mock: Mock, monkeypatch: pytest
 
     def plan(number: int) -> str | None:
         if number <= 4:
-            arrived.wait(timeout=10)  # every thread has sent a request
+            arrived.wait(timeout=120)  # every thread has sent a request
         if 2 <= number <= 4:
-            clock.asleep.wait(timeout=10)  # the first thread knows that it must wait; the others are answered only then
+            clock.asleep.wait(120)  # the first thread knows that it must wait; the others are answered only then
         return "429" if number == 1 else None
 
     mock.plan = plan
@@ -169,7 +169,7 @@ def test_no_more_requests_at_a_time_than_allowed(mock: Mock) -> None:
 
     def plan(number: int) -> None:
         if number <= 3:
-            arrived.wait(timeout=10)  # three at a time there must be
+            arrived.wait(timeout=120)  # three at a time there must be
             too_many.wait(timeout=0.3)  # and a fourth would come while they wait
         elif number == 4:
             too_many.set()
@@ -251,16 +251,14 @@ def test_a_server_without_log_probabilities_is_named(mock: Mock) -> None:
         mbrace.Server(mock.url, "m", logprobs=True, per_request=1).candidates(["a"], 1)
 
 
-def test_a_server_that_does_not_run_is_named_at_once() -> None:
+def test_a_server_that_does_not_run_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock(monkeypatch)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    started = time.monotonic()
     with pytest.raises(mbrace.errors.ServiceError, match=r"nothing answers there \(.*\); is the server running\?"):
         mbrace.Server(f"http://127.0.0.1:{port}", "m", prompt="{source}").candidates(["a"], 1)
-    assert time.monotonic() - started < 5  # not tried again
-    with pytest.raises(mbrace.UserError, match="not a URL"):
-        mbrace.Server("localhost:8000", "m")
+    assert clock.waits == []  # not tried again
     with pytest.raises(mbrace.UserError, match="temperature -1: must be 0 or more"):
         mbrace.Server("http://localhost:8000", "m", temperature=-1)
     with pytest.raises(mbrace.UserError, match="ids: 1 for 2 sources"):

@@ -201,12 +201,12 @@ def test_the_switch_of_attention_is_put_back_by_the_last_thread() -> None:
     def other() -> None:
         with without_cudnn_attention():
             entered.set()
-            leave.wait(10)
+            leave.wait(120)
 
     thread = threading.Thread(target=other)
     with without_cudnn_attention():
         thread.start()
-        assert entered.wait(10)
+        assert entered.wait(120)
     assert not switches.cudnn_sdp_enabled()  # the other thread is inside
     leave.set()
     thread.join()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import until
 from quiet_server import QuietHandler, begin_serving
 from test_models_server import FakeClock, Mock, Reply, mock
 
@@ -158,7 +159,7 @@ def test_a_wait_is_ended_from_another_thread(mock: Mock) -> None:
     started = time.monotonic()
     with pytest.raises(ServiceError, match="interrupted while waiting for an answer"):
         server.candidates(["a", "b", "c"], 4)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 120
 
 
 # Limits
@@ -220,30 +221,32 @@ def test_an_answer_that_trickles_in_ends_at_its_deadline_and_on_interrupt() -> N
     threading.Timer(0.3, patient.interrupt).start()
     with pytest.raises(ServiceError, match="interrupted while waiting for an answer"):
         patient.candidates(["a"], 1)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 120
     server.shutdown()
 
 
-def run_and_signal(mock: Mock, folder: Path, *signals: int) -> subprocess.CompletedProcess[str]:
-    """Run `generate` in a process of its own, send the signals once a request has arrived, and wait for its end."""
+def run_and_signal(mock: Mock, folder: Path, *signals: int, after: str = "") -> subprocess.CompletedProcess[str]:
+    """Run `generate` in a process of its own, send the first signal once a request has arrived and it has said `after`,
+    the others when it has said what the first one means, and wait for its end."""
     process = subprocess.Popen(
         [sys.executable, "-m", "mbrace", *command(mock, folder)], stderr=subprocess.PIPE, text=True, env=os.environ
     )
-    while not mock.bodies:
-        assert process.poll() is None
-        time.sleep(0.02)
-    time.sleep(0.3)
+    assert process.stderr is not None
+    until(lambda: mock.bodies or process.poll() is not None)
+    said = ""
     for number in signals:
+        while after not in said and (line := process.stderr.readline()):
+            said += line
         process.send_signal(number)
-        time.sleep(0.3)
-    _, errors = process.communicate(timeout=30)
-    return subprocess.CompletedProcess([], process.returncode, stderr=errors)
+        after = "Ctrl-C again stops at once"
+    _, errors = process.communicate(timeout=120)
+    return subprocess.CompletedProcess([], process.returncode, stderr=said + errors)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_one_signal_ends_a_run_that_waits_for_a_server(mock: Mock, tmp_path: Path, number: int, status: int) -> None:
     mock.plan = lambda number: None if number == 1 else Reply(b"busy", 503, {"retry-after": "999999999"})
-    ended = run_and_signal(mock, tmp_path, number)
+    ended = run_and_signal(mock, tmp_path, number, after="busy; try 2 of 7")
     assert ended.returncode == status
     assert "Traceback" not in ended.stderr
     assert "busy; try 2 of 7 in 300 s" in ended.stderr
@@ -256,7 +259,7 @@ def test_one_signal_ends_a_run_that_waits_for_a_server(mock: Mock, tmp_path: Pat
 
 def test_two_signals_end_a_run_whose_server_does_not_answer(mock: Mock, tmp_path: Path) -> None:
     released = threading.Event()
-    mock.plan = lambda number: released.wait(60) and None  # type: ignore[func-returns-value]
+    mock.plan = lambda number: released.wait(240) and None  # type: ignore[func-returns-value]
     ended = run_and_signal(mock, tmp_path, signal.SIGINT, signal.SIGINT)
     released.set()
     assert ended.returncode == 130
