@@ -38,7 +38,7 @@ from typing import Any
 from back_translation import BackTranslation, back_translate
 from generating import generate
 from parts import JobFolder, collect
-from shared_stages import METRIC_OF, MODEL_OF, MODELS, SPLITS, guarded, log, one
+from shared_stages import CONFIRM, METRIC_OF, MODEL_OF, MODELS, guarded, log, one, splits_of
 from translators import train
 
 PARENT = "FULL_SCALE_PARENT"  # the process number of the run that started a stage
@@ -66,13 +66,11 @@ def collect_all(args: argparse.Namespace) -> None:
     beam, samples = (8, 16) if args.small else (256, 1024)
     made = {"beam": beam, "samples": samples, "epsilon": 0.02, "seed": 1}
     for pair in args.pairs:
-        for split in SPLITS:
+        for split in splits_of(pair):
             name = f"{pair}.{split}"
             extra = {"candidates": {**made, "model": MODEL_OF[pair]}}
-            guarded(
-                f"collect {name}",
-                lambda: found.update({name: collect(folder, pair, split, args.out / "results", extra)}),  # noqa: B023
-            )
+            target = args.out / "results" / ("confirmation" if split in CONFIRM[pair] else "")
+            guarded(f"collect {name}", lambda: found.update({name: collect(folder, pair, split, target, extra)}))  # noqa: B023
     (args.out / "results").mkdir(exist_ok=True)
     (args.out / "results" / "candidates.json").write_text(json.dumps({"made": made, **found}, indent=1) + "\n")
     for name, one_set in found.items():

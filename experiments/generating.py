@@ -10,7 +10,7 @@ import traceback
 from typing import Any
 
 from parts import CandidateSet, Job, JobFolder, Scored, score_beams
-from shared_stages import METRIC_OF, MODEL_OF, SPLITS, guarded, log, one
+from shared_stages import METRIC_OF, MODEL_OF, guarded, log, one, splits_of
 
 from mbrace.experiments.tables import compute
 from mbrace.io.texts import read_pairs
@@ -21,7 +21,8 @@ MOST_WAITING = 300  # job files, about 10 MB each, before generating waits for t
 
 
 def set_of(args: argparse.Namespace, pair: str, split: str) -> tuple[CandidateSet, list[tuple[str, str]]]:
-    limit = (3 if split == "valid" else 6) if args.small else (args.valid if split == "valid" else args.test)
+    limits = {"valid": args.valid, "test": args.test}
+    limit = (3 if split == "valid" else 6) if args.small else limits.get(split)
     pairs = read_pairs(one(args.data, f"{split}.{pair}.*"))[:limit]
     trials, races = (2, 2) if args.small else (10, 12)
     return CandidateSet(pair, split, len(pairs), trials=trials, races=races), pairs
@@ -58,7 +59,7 @@ def generate(args: argparse.Namespace) -> None:
     block, per_job = (4, 2) if args.small else (BLOCK, JOB)
     if number == 0:
         guarded(f"{pair}: beam 5", lambda: score_beam(args, model, pair))
-    for split in SPLITS:
+    for split in splits_of(pair):
         chosen, pairs = set_of(args, pair, split)
         for start in range(0, len(pairs), block):
             if start // block % shards != number:
@@ -135,7 +136,7 @@ def score_beam(args: argparse.Namespace, model: Any, pair: str) -> None:
     if (folder / f"{pair}.json").exists():
         return
     report: dict[str, Any] = {"pair": pair, "model": MODEL_OF[pair]}
-    for split in SPLITS:
+    for split in splits_of(pair):
         pairs = read_pairs(one(args.data, f"{split}.{pair}.*"))[: 6 if args.small else None]
         texts = [found.texts[0] if found.texts else "" for found in model.beam([s for s, _ in pairs], k=5)]
         references = [reference for _, reference in pairs]

@@ -59,7 +59,7 @@ class CandidateSet:
     @property
     def for_figures(self) -> bool:
         """Whether all settings are raced, or those of the test table only."""
-        return self.split != "test"
+        return self.split == "valid"
 
 
 @dataclass(frozen=True)

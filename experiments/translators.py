@@ -64,8 +64,9 @@ def train_one(args: argparse.Namespace, name: str, data: TrainingData, *, spm: P
     options: dict[str, Any] = {"size": "tiny", "steps": 12, "validate_every": 12, "chrf_sentences": 0}
     if not args.small:
         minutes = args.minutes or model.minutes
-        options = {"size": "shallow", "minutes": minutes, "rate": 6e-4, "dropout": model.dropout, "warmup": 800}
-        options |= {"tokens": model.tokens, "threads": 8, "chrf_sentences": 0}  # the whole sets are scored at the end
+        options = {"size": model.size, "minutes": minutes, "rate": 6e-4, "dropout": model.dropout, "warmup": 1000}
+        options |= {"tokens": model.tokens, "threads": 5, "subword_sampling": model.sampling}
+        options |= {"chrf_sentences": 0, "half": True}  # the whole sets are scored at the end
     log(f"{name}: {len(pairs)} pairs, {options}")
     train_model(pairs, valid, folder, TrainingOptions(**options), spm=pieces)
     log(f"{name}: trained")
