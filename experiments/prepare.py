@@ -1,7 +1,7 @@
 """The folder DATA of full_scale.py, from the parallel data that it was made for.
 
-    python experiments/prepare.py SOURCE DATA              training and validation sets, the paper's test sets, vocabularies
-    python experiments/prepare.py SOURCE DATA --confirm    the sets that are decided on: only once the rules are committed
+    python experiments/prepare.py SOURCE DATA              training and validation, the paper's test sets, vocabularies
+    python experiments/prepare.py SOURCE DATA --confirm    what is decided on: only once the rules are committed
 
 SOURCE has train.PAIR.tsv.gz (source, target, origin), valid.PAIR.*, test.PAIR.* and confirm.de-en.wmt21/22.tsv.gz.
 Newstest 2019 and 2020, flores and ntrex are left out of training. flores is what tr-en and en-et are decided on, WMT21
