@@ -57,10 +57,12 @@ class MetricXLarge:
 
     def __init__(self, tokenizer: Any, device: torch.device, dtype: torch.dtype, *, tiny: bool) -> None:
         sizes = (16, 4, 24, 4, 2, 2) if tiny else (1024, 64, 2816, 16, 24, 24)
-        self.shape = mt5.MT5Shape(*sizes, vocab_size=250112)
+        names = ("d_model", "d_kv", "d_ff", "num_heads", "num_layers", "num_decoder_layers")
+        fixed: dict[str, Any] = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+        self.config = transformers.MT5Config(vocab_size=250112, **dict(zip(names, sizes, strict=True)), **fixed)
         self.device, self.dtype, self.tokenizer = device, dtype, tokenizer
-        weights = RandomWeights(self.shape.weights(), device, dtype)
-        network = mt5.MT5Network(self.shape, weights, device, dtype)
+        weights = RandomWeights(mt5.weight_shapes(self.config), device, dtype)
+        network = mt5.MT5Network(self.config, weights, device, dtype)
         self.utility = object.__new__(MetricX)
         stream = BatchStream(pad=tokenizer.pad_token_id, limit=1535, device=device)
         self.utility._assemble("metricx-24|random", "24", False, network, tokenizer, stream)
@@ -68,31 +70,18 @@ class MetricXLarge:
 
     def linear_flops(self) -> float:
         """Of one token: two for each weight of the encoder. The decoder's are a thousandth and not counted."""
-        shape = self.shape
-        return (
-            2.0 * shape.num_layers * (4 * shape.d_model * shape.num_heads * shape.d_kv + 3 * shape.d_model * shape.d_ff)
-        )
+        config = self.config
+        inner = config.num_heads * config.d_kv
+        return 2.0 * config.num_layers * config.d_model * (4 * inner + 3 * config.d_ff)
 
     def attention_flops(self) -> float:
         """Of one token, for each token that it attends to."""
-        return 4.0 * self.shape.num_layers * self.shape.num_heads * self.shape.d_kv
+        return 4.0 * self.config.num_layers * self.config.num_heads * self.config.d_kv
 
     def peer(self) -> Any:
         """transformers' own network, as mbrs runs it."""
-        shape = self.shape
-        config = transformers.MT5Config(
-            vocab_size=shape.vocab_size,
-            d_model=shape.d_model,
-            d_kv=shape.d_kv,
-            d_ff=shape.d_ff,
-            num_heads=shape.num_heads,
-            num_layers=shape.num_layers,
-            num_decoder_layers=shape.num_decoder_layers,
-            feed_forward_proj="gated-gelu",
-            tie_word_embeddings=False,
-        )
         with self.device:
-            return transformers.MT5ForConditionalGeneration(config).to(self.dtype).eval()
+            return transformers.MT5ForConditionalGeneration(self.config).to(self.dtype).eval()
 
     def loop(self, model: Any, source: str, hypotheses: Sequence[str], references: Sequence[str]) -> Iterator[int]:
         """Batches of mbrs's loop over one sentence; yields how many pairs each had."""

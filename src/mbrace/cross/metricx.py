@@ -73,10 +73,10 @@ class MetricX(CrossUtility):
         qe = _quality_only(label, version, qe)
         device, dtype, batch_tokens = place(options)
         folder = pretrained.find(str(model))
-        shape = mt5.MT5Shape.read(folder)
+        config = mt5.read_mt5_config(folder)
         words = _find_tokenizer(folder, tokenizer)
-        made = pretrained.tokenizer(words, "T5TokenizerFast", shape.vocab_size)
-        network = mt5.MT5Network(shape, mt5.read_mt5_weights(folder, shape), device, dtype)
+        made = pretrained.tokenizer(words, "T5TokenizerFast", config.vocab_size)
+        network = mt5.MT5Network(config, mt5.read_mt5_weights(folder, config), device, dtype)
         limit = VERSIONS[version].limit - 1
         stream = BatchStream(pad=0, limit=limit, device=device, batch_tokens=batch_tokens)
         kind = f"metricx-{version}{'-qe' if qe else ''}"

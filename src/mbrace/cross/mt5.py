@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,98 +17,69 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 from mbrace.cross.batches import Batch
-from mbrace.errors import UserError
+from mbrace.errors import UserError, require
 from mbrace.neural import pretrained
 from mbrace.neural.encoder import repeats_for_cpu
-from mbrace.neural.pretrained import check_weights, read_weights
+from mbrace.neural.pretrained import check_weights, from_pretrained, read_weights
 
 SCORED = 250089  # the token <extra_id_10>, whose logit is the score
 FIRST = 0  # the token the decoder begins with
 
 
-@dataclass(frozen=True)
-class MT5Shape:
-    """The settings of config.json that the network needs."""
-
-    d_model: int
-    d_kv: int
-    d_ff: int
-    num_heads: int
-    num_layers: int
-    num_decoder_layers: int
-    vocab_size: int
-    relative_attention_num_buckets: int = 32
-    relative_attention_max_distance: int = 128
-    layer_norm_epsilon: float = 1e-6
-    tie_word_embeddings: bool = False
-
-    @staticmethod
-    def read(folder: Path) -> MT5Shape:
-        """From the config.json in a folder, refusing what is not mT5's."""
-        config, path = pretrained.read_config(folder), folder / "config.json"
-        if config.get("model_type") != "mt5":
-            raise UserError(f"{path}: model_type {config.get('model_type')!r}: MetricX-23 and -24 are of type mt5")
-        if config.get("feed_forward_proj", "gated-gelu") != "gated-gelu":
-            raise UserError(f"{path}: feed_forward_proj {config['feed_forward_proj']!r}: mT5's is gated-gelu")
-        if config.get("num_decoder_layers") is None:
-            config["num_decoder_layers"] = config.get("num_layers")
-        found: dict[str, Any] = {}
-        for name, kind in MT5Shape.__annotations__.items():
-            if name not in config and hasattr(MT5Shape, name):
-                continue  # the default, which is transformers' too
-            value = config.get(name)
-            if kind == "int" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise UserError(f"{path}: {name} {value!r}: must be a whole number, 1 or more")
-            found[name] = value
-        shape = MT5Shape(**found)
-        if shape.vocab_size <= SCORED:
-            message = f"vocab_size {shape.vocab_size}: MetricX scores with token {SCORED}, so it has more"
-            raise UserError(f"{path}: {message}")
-        return shape
-
-    def weights(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of all weights by name."""
-        inner = self.num_heads * self.d_kv
-        heads = (self.relative_attention_num_buckets, self.num_heads)
-        shapes: dict[str, tuple[int, ...]] = {"shared.weight": (self.vocab_size, self.d_model)}
-        if not self.tie_word_embeddings:
-            shapes["lm_head.weight"] = (self.vocab_size, self.d_model)
-        for side, layers in (("encoder", self.num_layers), ("decoder", self.num_decoder_layers)):
-            shapes[f"{side}.final_layer_norm.weight"] = (self.d_model,)
-            shapes[f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"] = heads
-            kinds = ["SelfAttention", *(["EncDecAttention"] if side == "decoder" else []), "DenseReluDense"]
-            for block in range(layers):
-                for index, kind in enumerate(kinds):
-                    base = f"{side}.block.{block}.layer.{index}."
-                    shapes[f"{base}layer_norm.weight"] = (self.d_model,)
-                    if kind == "DenseReluDense":
-                        wide = (self.d_ff, self.d_model)
-                        shapes |= {f"{base}{kind}.{name}.weight": wide for name in ("wi_0", "wi_1")}
-                        shapes[f"{base}{kind}.wo.weight"] = (self.d_model, self.d_ff)
-                    else:
-                        shapes |= {f"{base}{kind}.{name}.weight": (inner, self.d_model) for name in "qkv"}
-                        shapes[f"{base}{kind}.o.weight"] = (self.d_model, inner)
-        return shapes
+SIZES = ("d_model", "d_kv", "d_ff", "num_heads", "num_layers", "num_decoder_layers", "vocab_size")
+SIZES += ("relative_attention_num_buckets", "relative_attention_max_distance")
 
 
-def read_mt5_weights(folder: Path, shape: MT5Shape) -> dict[str, Tensor]:
+def read_mt5_config(folder: Path) -> Any:
+    """The MT5Config in a folder; what is not mT5's is refused."""
+    settings, path = pretrained.read_config(folder), folder / "config.json"
+    if settings.get("model_type") != "mt5":
+        raise UserError(f"{path}: model_type {settings.get('model_type')!r}: MetricX-23 and -24 are of type mt5")
+    if settings.get("feed_forward_proj", "gated-gelu") != "gated-gelu":
+        raise UserError(f"{path}: feed_forward_proj {settings['feed_forward_proj']!r}: mT5's is gated-gelu")
+    for name in SIZES:
+        value = settings.get(name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise UserError(f"{path}: {name} {value!r}: must be a whole number, 1 or more")
+    with pretrained.reading(path, "MT5Config"):
+        config = from_pretrained("MT5Config", folder)
+    config.tie_word_embeddings = bool(settings.get("tie_word_embeddings", False))
+    if config.vocab_size <= SCORED:
+        message = f"vocab_size {config.vocab_size}: MetricX scores with token {SCORED}, so it has more"
+        raise UserError(f"{path}: {message}")
+    return config
+
+
+def weight_shapes(config: Any) -> dict[str, tuple[int, ...]]:
+    """The shapes of all weights by name; word vectors and, if they are tied, the output's are there once."""
+    with torch.device("meta"):
+        network = require("transformers", extra="neural").MT5ForConditionalGeneration(config)
+    shapes = {name: tuple(weight.shape) for name, weight in network.state_dict().items()}
+    copies = [*COPIES, *(["lm_head.weight"] if config.tie_word_embeddings else [])]
+    return {name: shape for name, shape in shapes.items() if name not in copies}
+
+
+COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")  # of shared.weight, in some files
+
+
+def read_mt5_weights(folder: Path, config: Any) -> dict[str, Tensor]:
     """The weights in a folder, by name; missing and misshapen ones are refused."""
     path, state = read_weights(folder)
-    copies = [state.pop(f"{side}.embed_tokens.weight", None) for side in ("encoder", "decoder")]
+    copies = [state.pop(name, None) for name in COPIES]
     if "shared.weight" not in state and copies[0] is not None:
         state["shared.weight"] = copies[0]
     state.pop("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight", None)  # old files; never read
-    if shape.tie_word_embeddings:
+    if config.tie_word_embeddings:
         state.pop("lm_head.weight", None)
-    check_weights(state, shape.weights(), "", path, finite=False)
+    check_weights(state, weight_shapes(config), "", path, finite=False)
     return state
 
 
 class MT5Network:
     """From a batch of token ids to the logit of `SCORED`, (rows,) in float32."""
 
-    def __init__(self, shape: MT5Shape, state: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype) -> None:
-        self.shape = shape
+    def __init__(self, config: Any, state: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype) -> None:
+        self.config = config
 
         def get(*names: str) -> Tensor:
             return torch.cat([state[f"{name}.weight"].to(device=device, dtype=dtype) for name in names])
@@ -123,7 +93,7 @@ class MT5Network:
                 "o": get(f"{base}.0.SelfAttention.o"),
                 **_dense(get, f"{base}.1"),
             }
-            for base in (f"encoder.block.{block}.layer" for block in range(shape.num_layers))
+            for base in (f"encoder.block.{block}.layer" for block in range(config.num_layers))
         ]
         self._encoder_norm = get("encoder.final_layer_norm")
         self._decoder = [
@@ -134,11 +104,11 @@ class MT5Network:
                 **{f"cross_{name}": get(f"{base}.1.EncDecAttention.{name}") for name in "qkvo"},
                 **_dense(get, f"{base}.2"),
             }
-            for base in (f"decoder.block.{block}.layer" for block in range(shape.num_decoder_layers))
+            for base in (f"decoder.block.{block}.layer" for block in range(config.num_decoder_layers))
         ]
         self._decoder_norm = get("decoder.final_layer_norm")
-        output = state["shared.weight" if shape.tie_word_embeddings else "lm_head.weight"][SCORED].to(device).float()
-        self._output = output * shape.d_model**-0.5 if shape.tie_word_embeddings else output
+        output = state["shared.weight" if config.tie_word_embeddings else "lm_head.weight"][SCORED].to(device).float()
+        self._output = output * config.d_model**-0.5 if config.tie_word_embeddings else output
         self._bias: Tensor | None = None  # of the last length: batches come sorted by length
 
     def __call__(self, batch: Batch) -> Tensor:
@@ -154,14 +124,14 @@ class MT5Network:
 
     def _encode(self, ids: Tensor, padding: Tensor | None) -> Tensor:
         """Hidden states (rows, tokens, d_model) of the encoder."""
-        shape, (rows, tokens) = self.shape, ids.shape
+        config, (rows, tokens) = self.config, ids.shape
         bias = self._position_bias(tokens)
         if padding is not None:
             bias = bias.expand(rows, -1, -1, -1).masked_fill(padding[:, None, None], float("-inf"))
         x = self._words[ids]
         for layer in self._encoder:
             h = self._norm(x, layer["norm"])
-            h = functional.linear(h, layer["qkv"]).view(rows, tokens, 3, shape.num_heads, shape.d_kv)
+            h = functional.linear(h, layer["qkv"]).view(rows, tokens, 3, config.num_heads, config.d_kv)
             q, k, v = h.permute(2, 0, 3, 1, 4)
             h = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)
             x = x + functional.linear(h.transpose(1, 2).reshape(rows, tokens, -1), layer["o"])
@@ -170,14 +140,14 @@ class MT5Network:
 
     def _decode(self, states: Tensor, padding: Tensor | None) -> Tensor:
         """The logits (rows,) after one step of the decoder over the encoder's states."""
-        shape, rows = self.shape, len(states)
+        config, rows = self.config, len(states)
         x = self._words[FIRST].expand(rows, -1)
         for layer in self._decoder:
             h = self._norm(x, layer["norm"])
             x = x + functional.linear(functional.linear(h, layer["v"]), layer["o"])
             h = functional.linear(self._norm(x, layer["cross_norm"]), layer["cross_q"])
-            q = h.view(rows, shape.num_heads, shape.d_kv).transpose(0, 1)
-            w_k, w_v = (layer[name].view(shape.num_heads, shape.d_kv, -1) for name in ("cross_k", "cross_v"))
+            q = h.view(rows, config.num_heads, config.d_kv).transpose(0, 1)
+            w_k, w_v = (layer[name].view(config.num_heads, config.d_kv, -1) for name in ("cross_k", "cross_v"))
             scores = torch.bmm(torch.bmm(q, w_k).transpose(0, 1), states.transpose(1, 2)).float()
             if padding is not None:
                 scores = scores.masked_fill(padding[:, None], float("-inf"))
@@ -188,7 +158,7 @@ class MT5Network:
         return (self._norm(x, self._decoder_norm).float() * self._output).sum(dim=1)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        return functional.rms_norm(x, (self.shape.d_model,), weight, self.shape.layer_norm_epsilon)
+        return functional.rms_norm(x, (self.config.d_model,), weight, self.config.layer_norm_epsilon)
 
     def _feed_forward(self, x: Tensor, layer: dict[str, Tensor]) -> Tensor:
         gate, values = functional.linear(self._norm(x, layer["dense_norm"]), layer["wi"]).chunk(2, dim=-1)
@@ -205,10 +175,10 @@ class MT5Network:
     def _buckets(self, distance: Tensor) -> Tensor:
         """Buckets of distances from query to key: half of them for each direction. Half of those hold one distance
         each, the others growing ranges of distances."""
-        half = self.shape.relative_attention_num_buckets // 2
+        half = self.config.relative_attention_num_buckets // 2
         exact = half // 2
         far = distance.abs()
-        largest = math.log(self.shape.relative_attention_max_distance / exact)
+        largest = math.log(self.config.relative_attention_max_distance / exact)
         growth = torch.log(far.clamp(min=1).float() / exact) / largest
         grown = (exact + (growth * (half - exact)).long()).clamp(max=half - 1)
         return torch.where(far < exact, far, grown) + (distance > 0).long() * half
