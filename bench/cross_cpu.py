@@ -25,11 +25,12 @@ from typing import Any
 import numpy as np
 import texts
 import torch
+import transformers
 from safetensors.torch import save_file
 from speed_only import SpeedOnly, Table, references_of
 
 import mbrace
-from mbrace.cross.bleurt import BleurtShape
+from mbrace.cross.bleurt import SIZES, BleurtNetwork
 from mbrace.experiments.runtimes import processor_name
 from mbrace.neural import pretrained
 from mbrace.utility import Ask, Sentence
@@ -129,12 +130,13 @@ def make_checkpoint(folder: Path, layers: int, units: int, heads: int, inner: in
     packaged = pretrained.find(pretrained.MINILM)
     shutil.copy(packaged / "vocab.txt", folder)
     words = len((folder / "vocab.txt").read_text(encoding="utf-8").splitlines())
-    shape = BleurtShape(words, None, units, layers, heads, inner, 512, 2)
-    settings = {"model_type": "bleurt", "architectures": ["BleurtForSequenceClassification"], **vars(shape)}
+    sizes = dict(zip(SIZES, (words, units, layers, heads, inner, 512, 2), strict=True))
+    settings = {"model_type": "bleurt", "architectures": ["BleurtForSequenceClassification"], **sizes}
     (folder / "config.json").write_text(json.dumps(settings))
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BleurtTokenizer", "do_lower_case": true}')
     torch.manual_seed(0)
-    weights = {name: torch.randn(sizes) * 0.02 for name, sizes in shape.weights().items()}
+    network = BleurtNetwork(transformers.BertConfig(**sizes), None)
+    weights = {name: torch.randn(weight.shape) * 0.02 for name, weight in network.state_dict().items()}
     save_file(weights, folder / "model.safetensors")
 
 

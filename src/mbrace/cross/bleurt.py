@@ -1,18 +1,17 @@
 """BLEURT as a utility: `BLEURT("lucadiliello/BLEURT-20")`, or any folder that `bleurt-pytorch` saved.
 
 A pair is `[CLS] reference [SEP] hypothesis [SEP]`, one forward pass. The package itself is not needed, and no code of a
-checkpoint runs. The network is BERT with word vectors that may be narrower than its layers and one linear output; it
-works on a dictionary of weights with the names of `bleurt-pytorch`, so that they are checked before anything is
-computed. There are two kinds of tokenizers: sentencepiece in BLEURT-20 and its distilled sizes, word pieces in older
+checkpoint runs. The network is BERT with word vectors that may be narrower than its layers and one linear output. There
+are two kinds of tokenizers: sentencepiece in BLEURT-20 and its distilled sizes, word pieces in older
 ones.
 """
 
 from __future__ import annotations
 
+import copy
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from mbrace.cross.batches import Batch, BatchStream, InputRows, Pieces
 from mbrace.cross.scorer import CrossEncoder, Session, chunks
@@ -36,105 +34,50 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-@dataclass(frozen=True)
-class BleurtShape:
-    """The sizes in config.json. `embedding_size` is None if word vectors are as wide as the layers."""
+class BleurtNetwork(torch.nn.Module):
+    """Token ids of pairs to scores. Layers run in the encoder's precision, the pooler and the output in float32.
 
-    vocab_size: int
-    embedding_size: int | None
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    intermediate_size: int
-    max_position_embeddings: int
-    type_vocab_size: int
+    Its weights have the names of `bleurt-pytorch`. Word vectors are `narrow` numbers wide, or None: as wide as layers.
+    """
 
-    def weights(self) -> dict[str, tuple[int, ...]]:
-        """Every weight's name and shape."""
-        width, inner = self.hidden_size, self.intermediate_size
-        narrow = self.embedding_size or width
-        shapes: dict[str, tuple[int, ...]] = {
-            "bleurt.embeddings.word_embeddings.weight": (self.vocab_size, narrow),
-            "bleurt.embeddings.position_embeddings.weight": (self.max_position_embeddings, narrow),
-            "bleurt.embeddings.token_type_embeddings.weight": (self.type_vocab_size, narrow),
-        }
-        linears = {"bleurt.pooler.dense": (width, width), "classifier": (1, width)}
-        norms = {"bleurt.embeddings.LayerNorm": narrow}
-        if self.embedding_size is not None:
-            linears["bleurt.encoder.embedding_projection"] = (width, narrow)
-        for number in range(self.num_hidden_layers):
-            base = f"bleurt.encoder.layer.{number}."
-            linears |= {f"{base}attention.self.{part}": (width, width) for part in ("query", "key", "value")}
-            linears |= {f"{base}attention.output.dense": (width, width)}
-            linears |= {f"{base}intermediate.dense": (inner, width), f"{base}output.dense": (width, inner)}
-            norms |= {f"{base}attention.output.LayerNorm": width, f"{base}output.LayerNorm": width}
-        for name, shape in linears.items():
-            shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
-        for name, size in norms.items():
-            shapes |= {f"{name}.weight": (size,), f"{name}.bias": (size,)}
-        return shapes
+    def __init__(self, config: Any, narrow: int | None) -> None:
+        super().__init__()
+        bert, width = require("transformers.models.bert.modeling_bert", extra="neural"), config.hidden_size
+        own = copy.copy(config)
+        own.hidden_size = narrow or width
+        self.bleurt = torch.nn.Module()
+        self.bleurt.embeddings, self.bleurt.encoder = bert.BertEmbeddings(own), bert.BertEncoder(config)
+        if narrow is not None:
+            self.bleurt.encoder.embedding_projection = torch.nn.Linear(narrow, width)
+        self.bleurt.pooler = torch.nn.ModuleDict({"dense": torch.nn.Linear(width, width)})
+        self.classifier = torch.nn.Linear(width, 1)
 
+    @classmethod
+    def of(
+        cls, config: Any, narrow: int | None, weights: dict[str, Tensor], device: torch.device, dtype: torch.dtype
+    ) -> BleurtNetwork:
+        """A network with these weights."""
+        with torch.device("meta"):  # random weights would take seconds
+            self = cls(config, narrow)
+        self.to_empty(device=device).load_state_dict(weights)
+        self.bleurt.embeddings.to(dtype), self.bleurt.encoder.to(dtype)
+        return self.eval()
 
-class BleurtNetwork:
-    """Token ids of pairs to scores. Layers run in `dtype`, the pooler and the output in float32."""
-
-    def __init__(
-        self,
-        shape: BleurtShape,
-        weights: dict[str, Tensor],
-        activation: Callable[[Tensor], Tensor],
-        layer_norm_eps: float,
-        *,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> None:
-        self._shape, self._activation, self._epsilon = shape, activation, layer_norm_eps
-        last = ("bleurt.pooler.", "classifier.")
-        self._weights = {
-            name: value.to(device=device, dtype=value.dtype if name.startswith(last) else dtype)
-            for name, value in weights.items()
-        }
-
-    def __call__(self, ids: Tensor, types: Tensor, attended: Tensor | None) -> Tensor:
+    def forward(self, ids: Tensor, types: Tensor, attended: Tensor | None) -> Tensor:
         """Scores (pairs,) in float32 of token ids and segment numbers (pairs, tokens).
 
         `attended` (pairs, tokens) is False for padding; None if there is none.
         """
-        embeddings, weights = "bleurt.embeddings.", self._weights
-        hidden = weights[f"{embeddings}word_embeddings.weight"][ids]
-        hidden = hidden + weights[f"{embeddings}token_type_embeddings.weight"][types]
-        hidden = hidden + weights[f"{embeddings}position_embeddings.weight"][: ids.shape[1]]
-        hidden = self._normalised(hidden, f"{embeddings}LayerNorm")
-        if self._shape.embedding_size is not None:
-            hidden = self._linear(hidden, "bleurt.encoder.embedding_projection")
-        mask = None if attended is None else attended[:, None, None, :]
-        for number in range(self._shape.num_hidden_layers):
-            hidden = self._layer(hidden, mask, f"bleurt.encoder.layer.{number}.")
+        encoder, dense = self.bleurt.encoder, self.bleurt.pooler["dense"]
+        places = torch.arange(ids.shape[1], device=ids.device)[None]
+        hidden = self.bleurt.embeddings(input_ids=ids, token_type_ids=types, position_ids=places)
+        if hasattr(encoder, "embedding_projection"):
+            hidden = encoder.embedding_projection(hidden)
+        hidden = encoder(hidden, attention_mask=None if attended is None else attended[:, None, None, :])[0]
         # With `linear`, a pair's score has the same bits on a CPU whatever the number of pairs.
-        pooler = "bleurt.pooler.dense."
-        pooled = linear(hidden[:, 0].float(), weights[f"{pooler}weight"]) + weights[f"{pooler}bias"]
-        score: Tensor = linear(pooled.tanh(), weights["classifier.weight"]) + weights["classifier.bias"]
+        pooled = linear(hidden[:, 0].float(), dense.weight) + dense.bias
+        score: Tensor = linear(pooled.tanh(), self.classifier.weight) + self.classifier.bias
         return score[:, 0]
-
-    def _layer(self, hidden: Tensor, mask: Tensor | None, base: str) -> Tensor:
-        pairs, tokens, width = hidden.shape
-        heads = self._shape.num_attention_heads
-        query, key, value = (
-            self._linear(hidden, f"{base}attention.self.{part}").view(pairs, tokens, heads, -1).transpose(1, 2)
-            for part in ("query", "key", "value")
-        )
-        seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        seen = self._linear(seen.transpose(1, 2).reshape(pairs, tokens, width), f"{base}attention.output.dense")
-        hidden = self._normalised(seen + hidden, f"{base}attention.output.LayerNorm")
-        inner = self._activation(self._linear(hidden, f"{base}intermediate.dense"))
-        return self._normalised(self._linear(inner, f"{base}output.dense") + hidden, f"{base}output.LayerNorm")
-
-    def _linear(self, hidden: Tensor, name: str) -> Tensor:
-        return functional.linear(hidden, self._weights[f"{name}.weight"], self._weights[f"{name}.bias"])
-
-    def _normalised(self, hidden: Tensor, name: str) -> Tensor:
-        weight, bias = self._weights[f"{name}.weight"], self._weights[f"{name}.bias"]
-        return functional.layer_norm(hidden, weight.shape, weight, bias, self._epsilon)
 
 
 _SENTENCEPIECE = ("spm.model", "sent_piece.model")
@@ -222,17 +165,6 @@ def read_tokens(folder: Path, vocabulary: int) -> BleurtTokens:
 
 _AROUND = 3  # tokens of a row around its texts: [CLS] and two [SEP]
 
-# The defaults of `bleurt-pytorch` for what config.json does not state.
-_SIZES = {
-    "vocab_size": 30522,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "max_position_embeddings": 512,
-    "type_vocab_size": 2,
-}
-
 
 class BLEURT(CrossEncoder):
     """BLEURT's score of a hypothesis given a reference: about 0 for unrelated texts to about 1 for equal ones.
@@ -248,13 +180,11 @@ class BLEURT(CrossEncoder):
         device, dtype, batch_tokens = place(network)
         folder = pretrained.find(str(model))
         settings = pretrained.read_config(folder)
-        shape = _shape(settings, folder / "config.json")
-        self.tokens = read_tokens(folder, shape.vocab_size)
-        activation = _activation(settings, folder / "config.json")
-        epsilon = float(settings.get("layer_norm_eps", 1e-12))
-        weights = _read_weights(folder, shape)
-        self.network = BleurtNetwork(shape, weights, activation, epsilon, device=device, dtype=dtype)
-        limit = min(shape.max_position_embeddings, self.tokens.limit)
+        config = _config(settings, folder / "config.json")
+        self.tokens = read_tokens(folder, config.vocab_size)
+        narrow = settings.get("embedding_size")
+        self.network = BleurtNetwork.of(config, narrow, _read_weights(folder, config, narrow), device, dtype)
+        limit = min(config.max_position_embeddings, self.tokens.limit)
         self.stream = BatchStream(pad=0, limit=limit, device=device, batch_tokens=batch_tokens)
         self.name = f"bleurt|{pretrained.label(model)}|encoder:{dtype_name(dtype)}"
 
@@ -315,38 +245,38 @@ def _cut(first: int, second: int, room: int) -> tuple[int, int]:
     return first - left // 2, second - (left - left // 2)
 
 
-def _shape(settings: dict[str, Any], file: Path) -> BleurtShape:
-    """The sizes in config.json, checked."""
+SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+SIZES += ("max_position_embeddings", "type_vocab_size")
+
+
+def _config(settings: dict[str, Any], file: Path) -> Any:
+    """The settings in config.json as a BertConfig, whose defaults are those of `bleurt-pytorch`; checked."""
     kind = settings.get("model_type")
     if kind != "bleurt":
         message = f"{file}: model_type {kind!r} is not supported as BLEURT; give a checkpoint of bleurt-pytorch"
         raise UserError(message)
-    sizes = {name: settings.get(name, default) for name, default in _SIZES.items()}
-    sizes["embedding_size"] = settings.get("embedding_size")
-    for name, value in sizes.items():
-        may_be_null = name == "embedding_size"
-        if not (may_be_null and value is None) and not (isinstance(value, int) and value > 0):
+    for name in (*SIZES, "embedding_size"):
+        value = settings.get(name, None if name == "embedding_size" else 1)
+        if not (isinstance(value, int) and value > 0) and (value is not None or name in SIZES):
             raise UserError(f"{file}: {name} {value!r}: must be a number above 0")
-    if sizes["hidden_size"] % sizes["num_attention_heads"]:
-        heads, width = sizes["num_attention_heads"], sizes["hidden_size"]
-        raise UserError(f"{file}: num_attention_heads {heads}: must divide hidden_size {width}")
-    return BleurtShape(**sizes)
-
-
-def _activation(settings: dict[str, Any], file: Path) -> Any:
-    """The activation by transformers' name for it."""
-    pretrained.quiet()
-    known = require("transformers.activations", extra="neural").ACT2FN
-    name = settings.get("hidden_act", "gelu")
-    if not isinstance(name, str) or name not in known:
+    transformers, name = pretrained.quiet(), settings.get("hidden_act", "gelu")
+    if not isinstance(name, str) or name not in require("transformers.activations", extra="neural").ACT2FN:
         raise UserError(f"{file}: hidden_act {name!r}: transformers has no activation of that name")
-    return known[name]
+    given = {name: settings[name] for name in (*SIZES, "hidden_act", "layer_norm_eps") if name in settings}
+    config = transformers.BertConfig(**given)
+    config._attn_implementation = "sdpa"
+    heads, width = config.num_attention_heads, config.hidden_size
+    if width % heads:
+        raise UserError(f"{file}: num_attention_heads {heads}: must divide hidden_size {width}")
+    return config
 
 
-def _read_weights(folder: Path, shape: BleurtShape) -> dict[str, Tensor]:
+def _read_weights(folder: Path, config: Any, narrow: int | None) -> dict[str, Tensor]:
     """The weights in a folder by name; missing, unexpected and misshapen ones are refused."""
     path, state = read_weights(folder)
     # Older files hold position numbers, which are not weights.
     state = {name: value for name, value in state.items() if name != "bleurt.embeddings.position_ids"}
-    check_weights(state, shape.weights(), "", path)
+    with torch.device("meta"):
+        wanted = BleurtNetwork(config, narrow).state_dict()
+    check_weights(state, {name: tuple(value.shape) for name, value in wanted.items()}, "", path)
     return {name: value.float() for name, value in state.items()}
