@@ -45,10 +45,11 @@ class BleurtNetwork(torch.nn.Module):
         bert, width = require("transformers.models.bert.modeling_bert", extra="neural"), config.hidden_size
         own = copy.copy(config)
         own.hidden_size = narrow or width
-        self.bleurt = torch.nn.Module()
-        self.bleurt.embeddings, self.bleurt.encoder = bert.BertEmbeddings(own), bert.BertEncoder(config)
+        self.bleurt: Any = torch.nn.Module()
+        encoder: Any = bert.BertEncoder(config)
         if narrow is not None:
-            self.bleurt.encoder.embedding_projection = torch.nn.Linear(narrow, width)
+            encoder.embedding_projection = torch.nn.Linear(narrow, width)
+        self.bleurt.embeddings, self.bleurt.encoder = bert.BertEmbeddings(own), encoder
         self.bleurt.pooler = torch.nn.ModuleDict({"dense": torch.nn.Linear(width, width)})
         self.classifier = torch.nn.Linear(width, 1)
 
@@ -245,8 +246,10 @@ def _cut(first: int, second: int, room: int) -> tuple[int, int]:
     return first - left // 2, second - (left - left // 2)
 
 
-SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-SIZES += ("max_position_embeddings", "type_vocab_size")
+SIZES = (
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+    *("max_position_embeddings", "type_vocab_size"),
+)
 
 
 def _config(settings: dict[str, Any], file: Path) -> Any:

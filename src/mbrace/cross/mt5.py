@@ -26,8 +26,10 @@ SCORED = 250089  # the token <extra_id_10>, whose logit is the score
 FIRST = 0  # the token the decoder begins with
 
 
-SIZES = ("d_model", "d_kv", "d_ff", "num_heads", "num_layers", "num_decoder_layers", "vocab_size")
-SIZES += ("relative_attention_num_buckets", "relative_attention_max_distance")
+SIZES = (
+    *("d_model", "d_kv", "d_ff", "num_heads", "num_layers", "num_decoder_layers", "vocab_size"),
+    *("relative_attention_num_buckets", "relative_attention_max_distance"),
+)
 
 
 def read_mt5_config(folder: Path) -> Any:
@@ -181,7 +183,8 @@ class MT5Network:
         largest = math.log(self.config.relative_attention_max_distance / exact)
         growth = torch.log(far.clamp(min=1).float() / exact) / largest
         grown = (exact + (growth * (half - exact)).long()).clamp(max=half - 1)
-        return torch.where(far < exact, far, grown) + (distance > 0).long() * half
+        buckets: Tensor = torch.where(far < exact, far, grown) + (distance > 0).long() * half
+        return buckets
 
 
 def _dense(get: Any, base: str) -> dict[str, Tensor]:
