@@ -19,7 +19,7 @@ import numpy as np
 
 from mbrace.cli.messages import say
 from mbrace.cli.options import race_settings, utility_settings
-from mbrace.errors import UserError, counted
+from mbrace.errors import UserError, counted, require
 from mbrace.utilities.named import NAMED
 
 if TYPE_CHECKING:
@@ -28,30 +28,39 @@ if TYPE_CHECKING:
     from mbrace.utility import Utility
 
 _NETWORK = {"model": "--metric-model", "fp16": "", "bf16": "", "cpu": "", "batch_size": ""}
-_SAME = ("lowercase", "eps_smoothing", "whitespace", "char_order", "beta")
-# Of each metric of mbrs: the default model, and its options with what they are here: a flag of ours, the name of an
-# option of the utility, "" if the option is read elsewhere in this file or changes no answer.
-METRICS: dict[str, tuple[str, dict[str, str]]] = {
-    "bleu": (
-        "",
-        {name: name for name in ("tokenize", "smooth_method", "smooth_value", "max_ngram_order", "effective_order")}
-        | {"lowercase": "lowercase", "trg_lang": "", "force": "", "num_workers": ""},
+
+
+def _same(names: str, ignored: str = "num_workers") -> dict[str, str]:
+    """Options that have the same name here, and ignored ones."""
+    return {name: name for name in names.split()} | dict.fromkeys(ignored.split(), "")
+
+
+# Of each metric of mbrs, its options with what they are here: a flag of ours, the name of an option of the utility, ""
+# if the option is read elsewhere in this file or changes no answer.
+METRICS: dict[str, dict[str, str]] = {
+    "bleu": _same(
+        "tokenize smooth_method smooth_value max_ngram_order effective_order lowercase", "trg_lang force num_workers"
     ),
-    "chrf": ("", {name: name for name in _SAME} | {"word_order": "", "fastchrf": "", "num_workers": ""}),
-    "ter": (
-        "",
-        {name: name for name in ("normalized", "no_punct", "asian_support", "case_sensitive")} | {"num_workers": ""},
-    ),
-    "comet": ("Unbabel/wmt22-comet-da", _NETWORK),
-    "xcomet": ("Unbabel/XCOMET-XL", _NETWORK),
-    "metricx": ("google/metricx-24-hybrid-xxl-v2p6", _NETWORK),
-    "bleurt": ("lucadiliello/BLEURT-20-D12", _NETWORK),
-    "bertscore": (
-        "",
-        _NETWORK
-        | {"model_type": "--metric-model", "num_layers": "layer", "score_type": "measure", "baseline_path": "baseline"}
-        | {"nthreads": "", "use_fast_tokenizer": ""},
-    ),
+    "chrf": _same("lowercase eps_smoothing whitespace char_order beta", "word_order fastchrf num_workers"),
+    "ter": _same("normalized no_punct asian_support case_sensitive"),
+    "comet": _NETWORK,
+    "xcomet": _NETWORK,
+    "metricx": _NETWORK,
+    "bleurt": _NETWORK,
+    "bertscore": {
+        **_NETWORK,
+        "model_type": "--metric-model",
+        "num_layers": "layer",
+        "score_type": "measure",
+        "baseline_path": "baseline",
+        **dict.fromkeys(("nthreads", "use_fast_tokenizer"), ""),
+    },
+}
+MODELS = {  # the default ones there
+    "comet": "Unbabel/wmt22-comet-da",
+    "xcomet": "Unbabel/XCOMET-XL",
+    "metricx": "google/metricx-24-hybrid-xxl-v2p6",
+    "bleurt": "lucadiliello/BLEURT-20-D12",
 }
 DECODERS: dict[str, dict[str, str]] = {
     "mbr": {},
@@ -106,7 +115,7 @@ def add_mbrs(commands: Any) -> None:
     parser.add_argument("--nbest", type=int, default=1, metavar="N", help="write the N best (default: 1)")
     parser.add_argument("--report", metavar="FILE", help="also write the summary there")
     parser.add_argument("-w", "--width", help=argparse.SUPPRESS)
-    for prefix, tables in (("metric", [table for _, table in METRICS.values()]), ("decoder", DECODERS.values())):
+    for prefix, tables in (("metric", METRICS.values()), ("decoder", DECODERS.values())):
         for name in dict.fromkeys(name for table in tables for name in table):
             many = {"nargs": "+"} if name == "sampling_scheduler" else {"nargs": "?", "const": "true"}
             parser.add_argument(f"--{prefix}.{name}", metavar="X", help=argparse.SUPPRESS, **many)
@@ -146,30 +155,23 @@ def mbrs_words(args: argparse.Namespace) -> list[str]:
         if flag[2:] in given:
             raise UserError(f"{flag}: {instead}")
     if args.decoder == "rerank" or args.metric == "cometkiwi":
+        files = {"hypotheses": args.hypotheses, "n": args.num_candidates, "source": args.source or "SOURCES"}
         model = given.get("metric.model", "Unbabel/wmt22-cometkiwi-da")
-        source = args.source or "SOURCES"
-        command = QUALITY.format(
-            hypotheses=args.hypotheses, n=args.num_candidates, source=source, model=model, top=f" --nbest {args.nbest}"
-        )
+        command = QUALITY.format(**files, model=model, top=f" --nbest {args.nbest}")
         raise UserError(f"--decoder {args.decoder} --metric {args.metric}: needs no race; use {command}")
-    for name, value, known in (("decoder", args.decoder, DECODERS), ("metric", args.metric, METRICS)):
-        if value not in known:
-            raise UserError(f"--{name} {value}: not here; choose from {', '.join(known)}")
     if args.selector != "nbest":
         raise UserError(f"--selector {args.selector}: use mbrace decode --nbest N --method diverse")
-    metric, (model, table) = args.metric, METRICS[args.metric]
-    own = {
-        "metric": {name.partition(".")[2]: value for name, value in given.items() if name.startswith("metric.")},
-        "decoder": {name.partition(".")[2]: value for name, value in given.items() if name.startswith("decoder.")},
-    }
-    for kind, known_options, chosen in (("metric", table, metric), ("decoder", DECODERS[args.decoder], args.decoder)):
+    own: dict[str, dict[str, Any]] = {}
+    for kind, chosen, known in (("decoder", args.decoder, DECODERS), ("metric", args.metric, METRICS)):
+        if chosen not in known:
+            raise UserError(f"--{kind} {chosen}: not here; choose from {', '.join(known)}")
+        own[kind] = {name.partition(".")[2]: value for name, value in given.items() if name.startswith(f"{kind}.")}
         for name in own[kind]:
-            if name not in known_options:
+            if name not in known[chosen]:
                 raise UserError(f"--{kind}.{name}: no option of --{kind} {chosen}")
     words = _flat(args.hypotheses, args.num_candidates, args.source, args.references, args.num_references)
-    words += ["--utility", _utility(metric, own["metric"])]
-    words += _metric_words(metric, {"model": model, **own["metric"]} if model else own["metric"], table)
-    words += _decoder_words(args.decoder, own["decoder"], metric)
+    words += ["--utility", _utility(args.metric, own["metric"]), *_metric_words(args.metric, own["metric"])]
+    words += _decoder_words(args.decoder, own["decoder"], args.metric)
     return words + (["--nbest", str(args.nbest)] if args.nbest > 1 else [])
 
 
@@ -192,17 +194,25 @@ def _utility(metric: str, options: dict[str, str]) -> str:
     return name
 
 
-def _metric_words(metric: str, options: dict[str, str], table: dict[str, str]) -> list[str]:
+def _translated(options: dict[str, Any], table: dict[str, str], group: str) -> list[str]:
+    """Options as they are given here."""
     words = []
+    for name, value in options.items():
+        shown = ",".join(map(str, value)) if isinstance(value, list) else value
+        if here := table[name]:
+            words += [here, shown] if here.startswith("--") else [f"--{group}-option", f"{here}={_switch(shown)}"]
+    return words
+
+
+def _metric_words(metric: str, options: dict[str, str]) -> list[str]:
+    if metric in MODELS:
+        options = {"model": MODELS[metric], **options}
     if metric == "bleu" and "tokenize" not in options and options.get("trg_lang") in TOKENIZERS:
         options = {**options, "tokenize": TOKENIZERS[options["trg_lang"]]}
-    for name, value in options.items():
-        here = table[name]
-        if here:
-            words += [here, value] if here.startswith("--") else ["--utility-option", f"{here}={_switch(value)}"]
-    if table is not METRICS["bertscore"][1] and table is not _NETWORK:
+    words = _translated(options, METRICS[metric], "utility")
+    if "cpu" not in METRICS[metric]:
         return words
-    if metric == "bertscore" and "--metric-model" not in words:
+    if "--metric-model" not in words:
         raise UserError("--metric bertscore: give the encoder: --metric.model_type MODEL")
     half = "float16" if _on(options, "fp16") else "bfloat16" if _on(options, "bf16") else "float32"
     if _on(options, "cpu"):
@@ -222,10 +232,7 @@ def _switch(value: str) -> str:
 def _decoder_words(decoder: str, options: dict[str, Any], metric: str) -> list[str]:
     if decoder == "pruning_mbr":
         options = {"sampling_scheduler": [8, 16, 32, 64, 128, 256], **options}
-        words = ["--no-shuffle"]
-        for name, value in options.items():
-            words += [DECODERS[decoder][name], ",".join(map(str, value)) if isinstance(value, list) else value]
-        return words
+        return ["--no-shuffle", *_translated(options, DECODERS[decoder], "method")]
     words = ["--schedule", "all"]
     if decoder == "mbr":
         return [*words, "--prune", "none"]
@@ -234,10 +241,7 @@ def _decoder_words(decoder: str, options: dict[str, Any], metric: str) -> list[s
     words += ["--method", {"aggregate_mbr": "aggregate", "centroid_mbr": "centroid"}.get(decoder, "low-rank")]
     if decoder == "probabilistic_mbr":
         words += ["--method-option", f"fraction={1 / float(options.pop('reduction_factor', 8)):g}"]
-    for name, value in options.items():
-        here = DECODERS[decoder][name]
-        words += [here, value] if here.startswith("--") else ["--method-option", f"{here}={_switch(value)}"]
-    return words
+    return words + _translated(options, DECODERS[decoder], "method")
 
 
 def add_comet_mbr(commands: Any) -> None:
@@ -266,13 +270,8 @@ def add_comet_mbr(commands: Any) -> None:
 def run_comet_mbr(args: argparse.Namespace) -> int:
     """Run `comet-mbr`."""
     if args.rerank_top_k:
-        command = QUALITY.format(
-            hypotheses=args.translations,
-            n=args.num_samples,
-            source=args.sources,
-            model=args.qe_model,
-            top=f" --top {args.rerank_top_k}",
-        )
+        files = {"hypotheses": args.translations, "n": args.num_samples, "source": args.sources}
+        command = QUALITY.format(**files, model=args.qe_model, top=f" --top {args.rerank_top_k}")
         raise UserError(
             f"--rerank_top_k: use {command}, then mbrace decode OUT.jsonl --utility comet --prune none; there, the "
             "best race against all samples"
@@ -281,8 +280,6 @@ def run_comet_mbr(args: argparse.Namespace) -> int:
         os.environ["HF_HUB_CACHE"] = args.model_storage_path
     words = _flat(args.translations, args.num_samples, args.sources)
     words += ["--utility", "comet", "--metric-model", args.model]
-    from mbrace.errors import require
-
     torch = require("torch", extra="neural")
     if args.gpus and torch.cuda.is_available():
         words += ["--dtype", "float16"]  # as there
