@@ -281,7 +281,6 @@ _STUDY = "was removed: the study was run once, and its findings are in results/"
 _METHOD, _UTILITY, _SERVER, _RAY = (
     f"is an option of {name} now:" for name in ("the method", "the utility", "the server", "--ray")
 )
-_RETRY = "was removed: OUT.errors.jsonl names the records that were set aside; run them, mended, as a file of their own"
 REMOVED: dict[str, str] = {
     "methods": f"{_STUDY}METHODS.md",
     "timed": f"{_STUDY}METHODS.md",
@@ -320,7 +319,7 @@ REMOVED: dict[str, str] = {
     "workers": f"{_RAY} {Parameter('workers', 8, 'ray')}",
     "gpus_per_worker": f"{_RAY} {Parameter('gpus_per_worker', 1, 'ray')}",
     "shard_size": f"{_RAY} {Parameter('shard_size', 1024, 'ray')}",
-    "retry_errors": _RETRY,
+    "retry_errors": f"is {Parameter('resume', True)} and {Parameter('on_error', 'retry')} now",
     "json": f"is {Parameter('text', False)} now",
     "minutes": "was removed: `timeout 60m mbrace ...` ends a run after the current window, and --resume continues it",
     "limit": "was removed: `head -n N SOURCES` makes a shorter file",
@@ -347,6 +346,5 @@ REMOVED_OF = {  # of one command, where others have an option of this name or ne
 REMOVED_VALUES: dict[tuple[str, str], str] = {
     ("method", "aggregate-to-fine"): REMOVED["fine_top"],
     ("method", "medoids"): REMOVED["select"],
-    ("on_error", "retry"): _RETRY,
     ("qe", "learned"): "was removed: a random shortlist was better",
 }

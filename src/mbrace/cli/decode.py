@@ -131,6 +131,8 @@ def run_export(args: argparse.Namespace) -> int:
     from mbrace.io.candidates import checked_input, expand, read_items
     from mbrace.jobs.export import ExportJob
 
+    if args.on_error == "retry":
+        raise UserError("--on-error retry: an export has nothing to try again; run it with --force")
     check_on_error(args)
     if args.format == "preference" and args.output == "-":
         raise UserError("--format preference: records left out go to OUT.errors.jsonl; give a file with -o OUT")

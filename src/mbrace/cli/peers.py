@@ -196,7 +196,7 @@ def _utility(metric: str, options: dict[str, str]) -> str:
 
 def _translated(options: dict[str, Any], table: dict[str, str], group: str) -> list[str]:
     """Options as they are given here."""
-    words = []
+    words: list[str] = []
     for name, value in options.items():
         shown = ",".join(map(str, value)) if isinstance(value, list) else value
         if here := table[name]:

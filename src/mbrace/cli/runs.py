@@ -71,8 +71,9 @@ def add_resume(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--on-error",
         default="stop",
-        metavar="{stop,skip}",
-        help="a bad record stops the run (default), or is set aside in OUT.errors.jsonl",
+        metavar="{stop,skip,retry}",
+        help="a bad record stops the run (default), or is set aside in OUT.errors.jsonl; retry, with --resume: try the "
+        "records there again first",
     )
 
 

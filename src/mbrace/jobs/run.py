@@ -6,24 +6,23 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 from mbrace.errors import FORCE, MOST_THREADS, RESUME, ServiceError, SettingError, UserError, check_whole
-from mbrace.io.candidates import Bad, Item, bad_from, location_of
+from mbrace.io.candidates import Bad, Item, bad_from
 from mbrace.io.output import Output, OutputFiles
-from mbrace.io.reading import parse_json
+from mbrace.jobs.resuming import retry_set_aside, unanswered
 from mbrace.jobs.terminal import Stop, progress_bar
-from mbrace.records import Location, Record
+from mbrace.records import Record
 from mbrace.result import Phases
-from mbrace.setting_fields import REMOVED_VALUES, nearest
+from mbrace.setting_fields import nearest
 from mbrace.windows import OnError
 
 Found = TypeVar("Found")
 Outcome: TypeAlias = "tuple[bytes | None, Bad | None]"  # the line to write, and why an item was set aside
-ErrorPolicy: TypeAlias = Literal["stop", "skip"]
+ErrorPolicy: TypeAlias = Literal["stop", "skip", "retry"]
 Progress: TypeAlias = "Callable[[int], None] | bool"
 
 
@@ -121,11 +120,14 @@ def run_job(
     """Run a job over `items` into the file `output` on this machine.
 
     `resume` continues after the answers in `output`, `force` replaces them. `on_error="skip"` sets a bad record
-    aside in OUTPUT.errors.jsonl. With `handle_signals`, SIGINT and SIGTERM end the run after the current window.
+    aside in OUTPUT.errors.jsonl; with "retry", a resumed run first tries those again that an earlier one set aside, and
+    reads `items` twice. With `handle_signals`, SIGINT and SIGTERM end the run after the current window.
     `progress` is a function called with the number of items done since its last call, or True for a bar on stderr,
     where `total` is the number of items. `options` are those of the command line, saved in OUTPUT.run.json.
     """
     check_run(threads=threads, resume=resume, force=force, on_error=on_error)
+    if on_error == "retry" and not resume:
+        raise SettingError("on_error", "retry", f"only valid with {RESUME}")
     if not (resume or force):
         OutputFiles(output).refuse_existing()
         if folder := getattr(job, "save_utilities", None):
@@ -136,6 +138,12 @@ def run_job(
     with ExitStack() as stack:
         stop = stack.enter_context(Stop(getattr(worker, "interrupt", None))) if handle_signals else None
         settings, tables = job.describe(), getattr(worker, "utility_folder", None)
+        retried = 0
+        if on_error == "retry":
+            with Output(output, resume=True, text=job.text, settings=settings, tables=tables) as before:
+                before.interrupted = True  # it is only read
+                with _ended_by(stop):
+                    retried = retry_set_aside(worker, items, before, lambda some: _until(some, stop))
         opened = Output(
             output, resume=resume, force=force, text=job.text, settings=settings, tables=tables, options=options
         )
@@ -143,14 +151,15 @@ def run_job(
         if isinstance(progress, bool):
             progress = progress and not (output == "-" and sys.stdout.isatty())  # not both on one terminal
             progress = stack.enter_context(progress_bar(settings.get("command", "running"), total, shown=progress))
-        return run_worker(worker, items, out, skip=on_error == "skip", stop=stop, advance=progress)
+        summary = run_worker(worker, items, out, skip=on_error != "stop", stop=stop, advance=progress)
+        summary.kept -= retried
+        return summary
 
 
 def check_run(*, threads: int, resume: bool, force: bool, on_error: str) -> None:
     """Refuse options of a run, on one machine or on a cluster, that make no sense."""
     if on_error not in get_args(ErrorPolicy):
-        removed = REMOVED_VALUES.get(("on_error", on_error))
-        raise SettingError("on_error", on_error, removed or f"unknown{nearest(on_error, get_args(ErrorPolicy))}")
+        raise SettingError("on_error", on_error, f"unknown{nearest(on_error, get_args(ErrorPolicy))}")
     check_whole("threads", threads, least=0, most=MOST_THREADS)
     if resume and force:
         raise UserError(f"{RESUME} and {FORCE}: give one of them")
@@ -177,12 +186,11 @@ def run_worker(
         stop.under_way = lambda: len(pending)
 
     def read() -> Iterator[Item]:
-        until: Iterator[Item] = rest if stop is None else iter(lambda: stop.read(rest), None)  # the first signal
-        for item in until:
+        for item in _until(rest, stop):
             pending.append(item)
             yield item
 
-    try:
+    with _ended_by(stop):
         for line, bad in worker(read(), skip=skip):
             item = pending.popleft()
             output.add(line, bad)
@@ -191,9 +199,6 @@ def run_worker(
                 output.note_answered(item)
             output.flush()
             advance(1)
-    except ServiceError:
-        if stop is None or stop.signal is None:  # otherwise the signal ended a wait for a server
-            raise
     summary = worker.summary
     summary.signal = None if stop is None else stop.signal
     output.interrupted = summary.signal is not None
@@ -202,63 +207,19 @@ def run_worker(
     return summary
 
 
-def unanswered(items: Iterable[Item], output: Output) -> Iterator[Item]:
-    """The items after those that an earlier run answered or set aside; the files must match the input, in order."""
-    source = iter(items)
-    answers, errors = output.written, output.written_errors
-    if answers.line is None and errors.line is None:
-        return source
-    for item in source:
-        if errors.line is not None and _location(errors.line, output) == location_of(item):
-            if output.text and answers.line is None:
-                return chain([item], source)
-            errors.keep()
-            if output.text:  # it has an empty line
-                answers.keep()
-            continue
-        if answers.line is None:
-            return chain([item], source)
-        _check_same(item, answers.line, answers.kept + 1, output)
-        if isinstance(item, Record) and not output.note_answered(item):
-            raise UserError(
-                f"{item.where}: {RESUME}: {output.path} was made from other records up to here, with the same "
-                f"ids but another content; give the input the output was made from, or {FORCE} to start over"
-            )
-        answers.keep()
-    if answers.line is not None:
-        raise UserError(
-            f"{output.path}: {RESUME}: has more answers than the input has records; "
-            f"give the input it was made from, or {FORCE} to start over"
-        )
-    return source
+def _until(items: Iterator[Item], stop: Stop | None) -> Iterator[Item]:
+    """The items until a signal arrives."""
+    return items if stop is None else iter(lambda: stop.read(items), None)
 
 
-def _check_same(item: Item, line: bytes, number: int, output: Output) -> None:
-    if output.text and isinstance(item, Record):
-        return
-    where = f"{output.path}:{number}"
-    fields = {} if output.text else parse_json(line, where)
-    identity = fields.get("id") if isinstance(fields, dict) else None
-    if not output.text and not isinstance(identity, (str, int)):
-        raise UserError(f"{where}: {RESUME}: not an answer of mbrace; use {FORCE} to replace the file")
-    theirs = item.id if isinstance(item, Record) else None
-    if identity != theirs and not (output.path.endswith(".parquet") and str(identity) == str(theirs)):
-        raise UserError(
-            f"{location_of(item)}: {RESUME}: {where} answers record {identity!r} where the input has "
-            f"{'a bad record' if isinstance(item, Bad) else repr(theirs)}; "
-            f"give the input the output was made from, or {FORCE} to start over"
-        )
-    made_of = (fields["source"], fields.get("reference")) if "source" in fields else None  # only candidate files say
-    if made_of is not None and isinstance(item, Record) and made_of != (item.source, item.reference):
-        raise UserError(f"{where}: {RESUME}: not made of {item.where}; give the same sources, or {FORCE} to start over")
-
-
-def _location(line: bytes, output: Output) -> Location:
-    where = output.files.errors
-    fields = parse_json(line, where)
-    if not isinstance(fields, dict):
-        raise UserError(f"{where}: {RESUME}: not written by mbrace; use {FORCE} to start over")
-    return Location(str(fields.get("file")), int(fields.get("line") or 0))
+@contextmanager
+def _ended_by(stop: Stop | None) -> Iterator[None]:
+    """In this block, a signal may end a wait for a server, which is no error."""
+    try:
+        yield
+    except ServiceError:
+        if stop is None or stop.signal is None:
+            raise
 
 
 def answer_items(
