@@ -25,7 +25,7 @@ from mbrace.cluster.shards import Block, process_block
 from mbrace.errors import ServiceError
 from mbrace.jobs.generate import GenerateJob
 from mbrace.servers import http as client
-from mbrace.servers.chat import answer_in
+from mbrace.servers.chat import answer_in, choices_of
 from mbrace.servers.failures import message_of, retry_after
 from mbrace.servers.http import hide_credentials
 from mbrace.settings import ModelSettings, Sampling
@@ -191,6 +191,11 @@ def test_an_answer_that_would_take_many_times_its_bytes_is_refused(mock: Mock, r
 @pytest.mark.parametrize("message", ["[{" + "~" * 100_000 + "1}]", "[{1:" + "1+" * 50_000 + "1}]", "[{[]: 1}]"])
 def test_an_error_message_that_is_not_a_list_is_taken_as_text(message: str) -> None:
     assert message_of({"error": {"message": message}}) == message[:300]
+
+
+def test_an_output_that_a_filter_ended_is_no_whole_answer() -> None:
+    choices = [{"message": {"content": "The answer"}, "finish_reason": end} for end in ("stop", "content_filter")]
+    assert [choice.is_usable for choice in choices_of({"choices": choices}, chat=True)] == [True, False]
 
 
 def test_reasoning_is_cut_off_in_linear_time() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 from mbrace.servers.failures import UselessError
 from mbrace.utility import Cost
 
+CUT = ("length", "content_filter")  # why an output that is not whole ended
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -17,7 +19,7 @@ class Choice:
 
     text: str
     logprob: float | None = None
-    is_cut: bool = False  # it ended at max_tokens
+    is_cut: bool = False  # it ended at max_tokens, or where a filter stopped it
     written: str = ""
 
     @property
@@ -49,13 +51,13 @@ def _choice(choice: Mapping[str, Any], chat: bool) -> Choice:
     message = choice["message"] if chat else choice
     text = message.get("content" if chat else "text")
     thoughts = message.get("reasoning_content") or message.get("reasoning") or ""
-    is_cut = choice.get("finish_reason") == "length"
+    end = choice.get("finish_reason")
     if not isinstance(text, str):
-        if not (is_cut or thoughts) or message.get("refusal"):
+        if not (end == "length" or thoughts) or message.get("refusal"):
             raise ValueError(_why_no_text(choice))
         text = ""  # it was cut before its answer began
     written = f"{thoughts}{text}"
-    return Choice(answer_in(text), _logprob(choice.get("logprobs"), is_blank=not text), is_cut, written)
+    return Choice(answer_in(text), _logprob(choice.get("logprobs"), is_blank=not text), end in CUT, written)
 
 
 def answer_in(text: str) -> str:
