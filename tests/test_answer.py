@@ -209,6 +209,18 @@ def test_ids_turns_and_other_fields_are_carried_through(model: Model, tmp_path: 
     assert len(first["nbest"]) == 2
 
 
+def test_turns_without_a_system_prompt_get_that_of_the_server(model: Model) -> None:
+    own, turn = {"role": "system", "content": "Be exact."}, {"role": "user", "content": "What?"}
+    server(model, system="Be brief.").answer([[turn], [own, turn]], n=4)
+    sent = {tuple(message["content"] for message in body["messages"]) for body in model.bodies}
+    assert sent == {("Be brief.", "What?"), ("Be exact.", "What?")}
+
+
+def test_turns_need_a_chat(model: Model) -> None:
+    with pytest.raises(mbrace.UserError, match="messages: only for chats"):
+        server(model, chat=False).answer([[{"role": "user", "content": "What?"}]])
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

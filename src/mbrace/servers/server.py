@@ -341,7 +341,11 @@ class Server:
         """The body of a request for a record: its messages if it has some, else the prompt with its source."""
         messages = getattr(record, "messages", None)
         if messages is not None:
-            return {"model": self._model, "messages": list(messages), "max_tokens": self._max_tokens}
+            if not self._chat:
+                raise UserError("messages: only for chats; give a prompt, the text to complete")
+            has_system = self._system is None or messages[0]["role"] in ("system", "developer")
+            turns = [*messages] if has_system else [{"role": "system", "content": self._system}, *messages]
+            return {"model": self._model, "messages": turns, "max_tokens": self._max_tokens}
         if self._prompt is None and isinstance(record, Prompt):
             return self._with_text(record.source or "") | {"max_tokens": self._max_tokens}
         if self._prompt is None:
