@@ -498,3 +498,35 @@ def test_a_causal_model_answers_and_counts_its_tokens(tmp_path: Path) -> None:
     options = ["--model", str(tmp_path / "m"), "-n", "8", "--max-tokens", "200", "--device", "cpu"]
     assert main(["answer", str(prompts), "-o", str(out), *options]) == 0
     assert rows_of(out)[0]["draws"] >= 4
+
+
+def test_a_draw_of_a_model_here_that_was_cut_is_no_candidate_however_its_text_splits() -> None:
+    import torch
+    from tokenizers import Tokenizer, models
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    from mbrace.models.causal import PromptDraws
+
+    torch.manual_seed(0)
+    pairs = list(itertools.product("ab", repeat=2))  # one token of the tokenizer, often two of the model
+    vocabulary = ["<s>", "</s>", "a", "b", *map("".join, pairs)]
+    bpe = models.BPE(vocab={token: number for number, token in enumerate(vocabulary)}, merges=pairs)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(bpe), eos_token="</s>", pad_token="</s>")
+    config = LlamaConfig(
+        vocab_size=len(vocabulary), hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1,
+        num_key_value_heads=1, max_position_embeddings=128, bos_token_id=0, eos_token_id=1,
+    )  # fmt: skip
+    model = mbrace.CausalLM(LlamaForCausalLM(config), tokenizer=tokenizer)
+
+    def drawn(most: int) -> mbrace.Draws:
+        draws = PromptDraws(model, max_tokens=most, seed=0, epsilon=None, temperature=1.0)
+        return draws.start([prompt_of("ab", 0)]).draw([mbrace.Want(0, 0, 64)])[0]
+
+    short, whole = drawn(6), drawn(120)
+    assert whole.receipt is not None
+    assert whole.receipt.cut == 0
+    assert 0 < len(short.texts) < len(whole.texts)
+    places = iter(whole.texts)
+    assert all(text in places for text in short.texts)  # the same draws, without those that were cut
+    assert short.receipt is not None
+    assert short.receipt.tokens_out > sum(len(text) / 2 for text in short.texts) + 6 * short.receipt.cut

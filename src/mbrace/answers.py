@@ -97,6 +97,16 @@ def _text_of(content: Any) -> str:
     return content
 
 
+def answer_in(text: str) -> str:
+    """The text without the reasoning before it; blank if it ends before the reasoning does."""
+    before, _, thoughts = text.partition("<think>")
+    _, closed, after = thoughts.partition("</think>")
+    rest = before.rstrip() + after if closed else text
+    if not closed and "</think>" in text:  # a template that writes the opening tag itself
+        rest = text.rpartition("</think>")[2]
+    return "" if rest.lstrip().startswith("<think>") else rest.strip()
+
+
 @dataclass(frozen=True)
 class Answer:
     """The answer to one prompt, and what it cost.

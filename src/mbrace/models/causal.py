@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mbrace.answers import Answering, Message, answer_all
+from mbrace.answers import Answering, Message, answer_all, answer_in
 from mbrace.errors import SettingError, UserError
 from mbrace.models.live import Limits, LiveModel, device_for
 from mbrace.models.seq2seq import end_ids, find, load
@@ -90,13 +90,13 @@ class CausalLM(LiveModel):
 
 
 class PromptDraws:
-    """Draws of answers to prompts, counted in tokens; an answer that fills `max_tokens` was cut."""
+    """Draws of answers to prompts, counted in tokens, without reasoning and without those that were cut."""
 
     def __init__(self, model: CausalLM, *, max_tokens: int, seed: int, **sampling: Any) -> None:
         assert isinstance(model.codec, PromptCodec)
-        self._codec, self._most = model.codec, max_tokens
+        self._codec = model.codec
         self._model = copy.copy(model)
-        self._model.codec = FilledPrompts(model.codec)
+        self._model.codec = CountedOutputs(model.codec, model.ends)
         self._sampler = self._model.sampler(seed=seed, max_length=max_tokens, ahead=(), **sampling)
 
     def start(self, records: Sequence[Record]) -> FunctionDrawer:
@@ -110,15 +110,14 @@ class PromptDraws:
             found = drawer.draw(wants)
             seconds, out = time.monotonic() - started, []
             for want, draws in zip(wants, found, strict=True):
-                sizes = [self._codec.size(text) + 1 for text in draws.texts]
-                cut = [size > self._most for size in sizes]
-                blank = [not text for text in draws.texts]
+                outputs = [output.split(" ", 2) for output in draws.texts]
+                whole = [answer_in(text) for _, ended, text in outputs if ended == "ended"]
+                usable, cut = [text for text in whole if text], len(outputs) - len(whole)
                 receipt = Receipt(
-                    prompt_sizes[want.sentence], sum(min(size, self._most) for size in sizes), 0, len(sizes),
-                    sum(cut), sum(blank), seconds=seconds,
+                    prompt_sizes[want.sentence], sum(int(size) for size, *_ in outputs), 0, len(outputs), cut,
+                    len(whole) - len(usable), seconds=seconds,
                 )  # fmt: skip
-                usable = [text for text, *bad in zip(draws.texts, cut, blank, strict=True) if not any(bad)]
-                out.append(Draws(usable, None, len(draws.texts) - len(usable), receipt=receipt))
+                out.append(Draws(usable, None, len(outputs) - len(usable), receipt=receipt))
             return out
 
         return FunctionDrawer(draw)
@@ -167,24 +166,34 @@ class PromptCodec:
         found = self._tokenizer(list(filled), add_special_tokens=not self._chat)["input_ids"] if filled else []
         return [list(row) for row in found]
 
-    def size(self, text: str) -> int:
-        """The tokens of an output."""
-        return len(self._tokenizer(text, add_special_tokens=False)["input_ids"])
-
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Texts of outputs."""
+        return [text for text, _ in self.outputs(rows)]
+
+    def outputs(self, rows: Sequence[Sequence[int]]) -> list[tuple[str, bool]]:
+        """Texts of outputs, and whether `stop` ended them."""
         kept = [[number for number in row if number >= 0] for row in rows]
         texts = self._tokenizer.batch_decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return [(text.strip() if self._stop is None else text.split(self._stop)[0].strip()) for text in texts]
+        if self._stop is None:
+            return [(text.strip(), False) for text in texts]
+        return [(text.split(self._stop)[0].strip(), self._stop in text) for text in texts]
 
 
-class FilledPrompts:
-    """A codec for prompts that are filled in already."""
+class CountedOutputs:
+    """A codec for prompts that are filled in already; before the text of an output are its ids, and how it ended."""
 
-    def __init__(self, codec: PromptCodec) -> None:
-        self._codec = codec
-        self.pieces, self.decode = codec.pieces, codec.decode
+    pieces = None
+
+    def __init__(self, codec: PromptCodec, ends: Sequence[int]) -> None:
+        self._codec, self._ends = codec, ends
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of the prompts."""
         return self._codec.ids_of(texts)
+
+    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """Such as "12 ended Paris." or "16 cut Par": its text split again may have other ids."""
+        return [
+            f"{len(row)} {'ended' if is_stopped or row[-1] in self._ends else 'cut'} {text}"
+            for row, (text, is_stopped) in zip(rows, self._codec.outputs(rows), strict=True)
+        ]

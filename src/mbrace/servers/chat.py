@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mbrace.answers import answer_in
 from mbrace.servers.failures import UselessError
 from mbrace.utility import Cost
 
@@ -58,16 +59,6 @@ def _choice(choice: Mapping[str, Any], chat: bool) -> Choice:
         text = ""  # it was cut before its answer began
     written = f"{thoughts}{text}"
     return Choice(answer_in(text), _logprob(choice.get("logprobs"), is_blank=not text), end in CUT, written)
-
-
-def answer_in(text: str) -> str:
-    """The text without the reasoning before it; blank if it ends before the reasoning does."""
-    before, _, thoughts = text.partition("<think>")
-    _, closed, after = thoughts.partition("</think>")
-    rest = before.rstrip() + after if closed else text
-    if not closed and "</think>" in text:  # a template that writes the opening tag itself
-        rest = text.rpartition("</think>")[2]
-    return "" if rest.lstrip().startswith("<think>") else rest.strip()
 
 
 def cost_of(answer: Any) -> Cost:
