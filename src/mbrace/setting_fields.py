@@ -341,6 +341,7 @@ REMOVED_OF = {  # of one command, where others have an option of this name or ne
     ("export", "min_gap"): "was removed: each line has score_chosen and score_rejected to choose by",
     ("export", "system"): "was removed: put it into the prompt, or add a message to each line",
     ("generate", "references"): "was removed: a .tsv has references in its second column, .jsonl in `reference`",
+    ("train-metric", "quality"): "was removed: a random shortlist was better than its estimates; try `--qe cometkiwi`",
     ("generate", "alpha"): f"is called {Parameter('length_penalty')} now",
 }
 REMOVED_VALUES: dict[tuple[str, str], str] = {

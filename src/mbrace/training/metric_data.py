@@ -14,10 +14,8 @@ from mbrace.errors import UserError
 from mbrace.io.reading import read_lines
 
 REFERENCES = ("ref", "pe")  # an independent reference, or a post-edit of the translation itself
-SOURCES = ("src",)
 SCORES = ("z", "score")
 LARGEST_SCORE = 1_000_000  # or minus that
-SPLITS = {"": "", "train": "train", "dev": "dev", "valid": "dev", "validation": "dev", "test": "test"}
 
 
 @dataclass(frozen=True)
@@ -27,26 +25,20 @@ class Judgement:
     origin: str  # the file's name
     pair: str  # such as de-en
     translation: str
-    reference: str  # what the translation is compared with: for a quality estimator, its source
+    reference: str
     score: float
     post_edited: bool  # the reference is a post-edit, which agrees with the translation more than it should
-    split: str = ""  # train, dev or test, if the file says so; read for quality estimators only
 
 
-def read_judgements(path: str, *, target: str | None = None, quality: bool = False) -> list[Judgement]:
-    """The rows of a TSV file with columns lp, mt, ref or pe, and z or score; `target` keeps `*-TARGET`.
-
-    For a quality estimator (`quality`) `src` takes the place of ref or pe, and a column `split` is respected.
-    """
+def read_judgements(path: str, *, target: str | None = None) -> list[Judgement]:
+    """The rows of a TSV file with columns lp, mt, ref or pe, and z or score; `target` keeps `*-TARGET`."""
     lines = read_lines(path)
     header = next(lines, "").split("\t")
     columns = {column: index for index, column in enumerate(header)}
-    others = SOURCES if quality else REFERENCES
-    reference = next((column for column in others if column in columns), None)
+    reference = next((column for column in REFERENCES if column in columns), None)
     score = next((column for column in SCORES if column in columns), None)
     if reference is None or score is None or not {"lp", "mt"} <= columns.keys():
-        wanted = f"lp, mt, {' or '.join(others)}, and z or score"
-        raise UserError(f"{path}:1: header must name {wanted}; found {', '.join(header)}")
+        raise UserError(f"{path}:1: header must name lp, mt, ref or pe, and z or score; found {', '.join(header)}")
     rows: list[Judgement] = []
     for number, line in enumerate(lines, start=2):
         fields = line.split("\t")
@@ -63,11 +55,8 @@ def read_judgements(path: str, *, target: str | None = None, quality: bool = Fal
             raise UserError(f"{path}:{number}: {score}: {value} is not finite; give a number, or leave the line out")
         if abs(value) > LARGEST_SCORE:
             raise UserError(f"{path}:{number}: {score}: {value} is beyond {LARGEST_SCORE:,}; give a person's score")
-        split = fields[columns["split"]] if quality and "split" in columns else ""
-        if split not in SPLITS:
-            raise UserError(f"{path}:{number}: split: {split!r} is not one of train, dev, test")
         texts = fields[columns["mt"]], fields[columns[reference]]
-        rows.append(Judgement(Path(path).name, pair, *texts, value, reference == "pe", SPLITS[split]))
+        rows.append(Judgement(Path(path).name, pair, *texts, value, reference == "pe"))
     if not rows:
         raise UserError(f"{path}: no judgement" + (f" of a translation into {target}" if target else ""))
     return _standardised(rows)
