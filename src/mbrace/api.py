@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,29 +54,15 @@ def decode(
     One list is enough: `decode(samples)` uses each string both as hypothesis and as pseudo-reference. `utility` is
     chrF++ by default, a name as on the command line ("comet", "chrf++:0.5+bleu:0.5", "module:function"), an object such
     as `mbrace.Comet(model)`, or any `function(hypothesis, reference) -> float`. How they race is said by the fields of
-    `Race` as keywords, such as `alpha=0.9, nbest=4`, or by `race`. `prune=None` is standard MBR.
+    `Race` as keywords (docs/options.md has them all), such as `alpha=0.9, nbest=4`, or by `race`; `prune=None` is
+    standard MBR.
 
-    `schedule` is a list of growing sample sizes, None for the utility's own (16 ... 256 for chrF++), or "all" to use
-    every pseudo-reference given. A list of pseudo-references is shuffled first (by `seed` and `id`), since a prefix of
-    an ordered list is not a random sample. An iterator, or a function that is asked for n more, is not shuffled, and is
-    asked only while the race is open. With `cover`, a list is instead put into an order in which the first few have the
-    n-grams of all: 16 then do the work of 32 to 64, so that races end sooner (docs/choosing.md). `logprobs` of the
-    pseudo-references ask for model-based weights (Jinnai et al., 2024); if copies of a pseudo-reference have different
-    ones, their average counts. A string's comparison with itself counts, as in other tools; with `exclude_self`, it is
-    left out where the hypotheses are draws themselves: in one list that is both, or with a live source, one of whose
-    draws each hypothesis is taken to be. It changes nothing where pseudo-references are given. With `pool`, one list is
-    drawn while the race is open: there are no hypotheses, and each pseudo-reference becomes one when it is drawn.
-
-    With `forecast`, a race begins with a few hypotheses, and another one enters only when its expected improvement on
-    the leader, forecast from hypotheses in the race that share n-grams with it, is more than this fraction of the
-    spread between hypotheses (0.0005 is a good choice; with 0, all race from the start). The others need not be
-    encoded. Use it where strings are expensive, as with a neural utility, and not with chrF++, whose pairs cost less
-    than the forecast.
-
-    `method` is another published way to score fewer pairs, by name ("aggregate", "centroid", "low-rank", with
-    `method_options`) or as an object such as `mbrace.LowRank(fraction=0.1)`; see docs/methods.md. With
-    `method="diverse"`, an n-best list weighs expected utility against similarity to those chosen before, measured by
-    the utility itself. With `keep_utilities`, the answer has the table of what was scored.
+    A list of pseudo-references is shuffled first (by `seed` and `id`), since a prefix of an ordered list is not a
+    random sample. An iterator, or a function that is asked for n more, is not shuffled, and is asked only while the
+    race is open. `logprobs` of the pseudo-references ask for model-based weights (Jinnai et al., 2024); if copies of
+    one have different ones, their average counts. A string's comparison with itself counts, as in other tools, unless
+    `exclude_self` leaves it out where hypotheses are draws themselves. With `keep_utilities`, the answer has the table
+    of what was scored.
     """
     record = Record(hypotheses, pseudo_references, id=id, source=source, logprobs=logprobs)
     races = _Races(utility, settings_from(Race, race, settings), keep_utilities=keep_utilities)
@@ -187,24 +174,14 @@ class _Races:
         return run_single_threaded
 
     def _race(self, group: Sequence[Record], utility: Utility, phases: Phases | None) -> list[Decoded | Exception]:
+        phases = Phases() if phases is None else phases
+        race = partial(run_race, watch=self._watch, phases=phases)
         if self._method is None:
-            options: dict[str, Any] = {"watch": self._watch, "phases": phases, "keep_utilities": self._keep_utilities}
-            return run_race(group, utility, self._settings, sampler=self._sampler, **options)
-        return self._method.decode(group, self._standard_mbr(utility, Phases() if phases is None else phases))
-
-    def _standard_mbr(self, utility: Utility, phases: Phases) -> StandardMBR:
-        """Standard MBR for a method."""
+            kept = self._keep_utilities
+            return race(group, utility, self._settings, sampler=self._sampler, keep_utilities=kept)
         plain = self._settings.replace(method=None, method_options=None, prune="none")
-
-        def run(
-            group: Sequence[Record], *, utility: Utility, sampler: Sampler, keep_utilities: bool, **changes: Any
-        ) -> list[Decoded | Exception]:
-            settings = plain.replace(**changes)
-            options: dict[str, Any] = {"watch": self._watch, "phases": phases, "keep_utilities": keep_utilities}
-            return run_race(group, utility, settings, sampler=sampler, **options)
-
-        schedule, seed, nbest = plain.schedule, plain.seed, plain.nbest
-        return StandardMBR(run, utility, self._sampler, schedule, seed, nbest, self._keep_utilities, phases)
+        mbr = StandardMBR(race, utility, self._sampler, plain, self._keep_utilities, phases)
+        return self._method.decode(group, mbr)
 
 
 def _utility(given: Utility | PairFunction | str | None) -> Utility:

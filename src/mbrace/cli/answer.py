@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 def add(commands: Any) -> None:
-    """The options of `mbrace answer`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "answer",
         help="answer prompts by the consensus of a language model's draws",
@@ -50,7 +49,6 @@ def add_answering(parser: argparse.ArgumentParser, *, without: Collection[str] =
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check every option, then answer."""
     from mbrace.io.candidates import checked_input
     from mbrace.io.output import OutputFiles
     from mbrace.io.reading import count_lines
@@ -78,7 +76,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def job_from(args: argparse.Namespace) -> AnswerJob:
-    """The job that was asked for."""
     from mbrace.jobs.answer import AnswerJob
 
     model, candidates, settings = answering(args)
@@ -109,7 +106,6 @@ SERVING = {"concurrency": 64, "retries": 2}  # many requests at a time, and clie
 
 
 def add_serve(commands: Any) -> None:
-    """The options of `mbrace serve`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "serve",
         help="an OpenAI-compatible endpoint that answers by consensus",
@@ -132,7 +128,6 @@ def add_serve(commands: Any) -> None:
 
 
 def run_serve(args: argparse.Namespace) -> int:
-    """Check every option, then serve."""
     for module in ("starlette", "uvicorn", "httpx"):
         require(module, extra="serve")
     from mbrace.jobs.answer import check_answering, load_source

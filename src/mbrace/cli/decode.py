@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 
 def add(commands: Any) -> None:
-    """The options of `mbrace decode`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "decode",
         help="decode candidate files with minimum Bayes risk",
@@ -46,7 +45,6 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check every option, then decode."""
     check_run(args)
     job = job_from(args)
     if args.explain is not None:
@@ -57,7 +55,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def job_from(args: argparse.Namespace) -> DecodeJob:
-    """The job that was asked for."""
     from mbrace.jobs.decode import DecodeJob
 
     race, _ = race_settings(args, "decode")
@@ -65,7 +62,6 @@ def job_from(args: argparse.Namespace) -> DecodeJob:
 
 
 def add_rerank(commands: Any) -> None:
-    """The options of `mbrace rerank`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "rerank",
         help="choose by estimated quality alone, without pseudo-references",
@@ -90,7 +86,6 @@ def add_rerank(commands: Any) -> None:
 
 
 def run_rerank(args: argparse.Namespace) -> int:
-    """Check every option, then choose."""
     from mbrace.jobs.decode import RerankJob
 
     check_run(args)
@@ -100,7 +95,6 @@ def run_rerank(args: argparse.Namespace) -> int:
 
 
 def add_export(commands: Any) -> None:
-    """The options of `mbrace export`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "export",
         help="write decoded answers as data for fine-tuning",
@@ -127,7 +121,6 @@ def add_export(commands: Any) -> None:
 
 
 def run_export(args: argparse.Namespace) -> int:
-    """Check every option, then write."""
     from mbrace.io.candidates import checked_input, expand, read_items
     from mbrace.jobs.export import ExportJob
 

@@ -26,7 +26,6 @@ QUESTION = "What is the capital of France? Answer in one sentence."
 
 
 def add(commands: Any) -> None:
-    """The options of `mbrace demo`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "demo",
         help="watch a race and compare racing with standard MBR, on bundled candidates",

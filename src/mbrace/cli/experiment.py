@@ -20,7 +20,6 @@ LABELS = {"chrf": "chrF", "chrf+": "chrF+", "chrf++": "chrF++", "comet": "COMET"
 
 
 def add(commands: Any) -> None:
-    """The options of `mbrace experiment`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "experiment",
         help="reproduce the paper's evaluation on candidate files",
@@ -54,7 +53,6 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check the options, then run."""
     from mbrace.experiments import experiment
     from mbrace.io.candidates import expand
     from mbrace.jobs.terminal import progress_bar

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
-    """Add the command's options."""
     parser = commands.add_parser("generate", help="write hypotheses and sampled pseudo-references of a model")
     parser.add_argument(
         "sources",
@@ -63,7 +62,6 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check every option, then generate."""
     from mbrace.io.candidates import checked_input
     from mbrace.jobs.translate import source_items
 
@@ -77,7 +75,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def job_from(args: argparse.Namespace) -> GenerateJob:
-    """The job that was asked for."""
     from mbrace.jobs.generate import GenerateJob
 
     made = {name: getattr(args, name) for name in ("sample", "seed", "logprobs", "prefix", "window")}
@@ -92,7 +89,6 @@ def _count_sources(args: argparse.Namespace) -> int | None:
 
 
 def add_translate(commands: Any) -> None:
-    """The options of `mbrace translate`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "translate",
         help="translate text with a model and minimum Bayes risk",
@@ -110,7 +106,6 @@ def add_translate(commands: Any) -> None:
 
 
 def run_translate(args: argparse.Namespace) -> int:
-    """Check every option, then translate."""
     from mbrace.io.candidates import checked_input
     from mbrace.jobs.translate import source_items
 
@@ -123,7 +118,6 @@ def run_translate(args: argparse.Namespace) -> int:
 
 
 def translate_job(args: argparse.Namespace) -> TranslateJob:
-    """The job that was asked for."""
     from mbrace.jobs.decode import DecodeJob
     from mbrace.jobs.translate import TranslateJob
 

@@ -116,7 +116,6 @@ def _language(text: str) -> str:
 
 
 def add_results(commands: argparse._SubParsersAction[Any]) -> None:
-    """The options of `mbrace judge-results`."""
     parser = commands.add_parser(
         "judge-results",
         help="wins, losses and ties of `mbrace judge`, and whether they are significant",
@@ -132,7 +131,6 @@ def add_results(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run_results(args: argparse.Namespace) -> int:
-    """Count, test, print."""
     from mbrace.io.atomic import write_file
     from mbrace.judge.results import evaluate, read_ratings, report, to_json
 

@@ -85,7 +85,6 @@ def options_from(flag: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def add_threads(group: Container) -> None:
-    """`--threads`."""
     group.add_argument("--threads", type=int, default=0, metavar="N", help="threads (default: all cores)")
 
 

@@ -95,7 +95,6 @@ QUALITY = (
 
 
 def add_mbrs(commands: Any) -> None:
-    """The options of `mbrs-decode` of mbrs 0.1.8."""
     parser = commands.add_parser(
         "mbrs-decode",
         help="mbrs's command of this name: its options, files and formats",
@@ -125,7 +124,6 @@ def add_mbrs(commands: Any) -> None:
 
 
 def run_mbrs(args: argparse.Namespace) -> int:
-    """Run `mbrs-decode`."""
     best = args.nbest
     if best < 1:
         raise UserError(f"--nbest {best}: must be 1 or more")
@@ -245,7 +243,6 @@ def _decoder_words(decoder: str, options: dict[str, Any], metric: str) -> list[s
 
 
 def add_comet_mbr(commands: Any) -> None:
-    """The options of `comet-mbr` of unbabel-comet 2.2.7."""
     parser = commands.add_parser(
         "comet-mbr",
         help="unbabel-comet's command of this name: its options, files and formats; no GPU needed",
@@ -268,7 +265,6 @@ def add_comet_mbr(commands: Any) -> None:
 
 
 def run_comet_mbr(args: argparse.Namespace) -> int:
-    """Run `comet-mbr`."""
     if args.rerank_top_k:
         files = {"hypotheses": args.translations, "n": args.num_samples, "source": args.sources}
         command = QUALITY.format(**files, model=args.qe_model, top=f" --top {args.rerank_top_k}")

@@ -78,14 +78,12 @@ def add_resume(parser: argparse.ArgumentParser) -> None:
 
 
 def add_save_utilities(parser: argparse.ArgumentParser) -> None:
-    """Whether to save what was scored."""
     parser.add_argument(
         "--save-utilities", metavar="DIR", help="save the utilities of every record in DIR, for `--utility replay`"
     )
 
 
 def add_top(parser: argparse.ArgumentParser) -> None:
-    """`--top`."""
     parser.add_argument(
         "--top",
         type=int,

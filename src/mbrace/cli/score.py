@@ -22,7 +22,6 @@ MOST = 1_000_000  # resamples or shuffles
 
 
 def add(commands: Any) -> None:
-    """The options of `mbrace score`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "score",
         help="score translations against references",
@@ -50,7 +49,6 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, score, print."""
     from mbrace.experiments.significance import Evaluated
 
     utility = utility_from(args)
@@ -86,7 +84,6 @@ def read_aligned(
 
 
 def add_compare(commands: Any) -> None:
-    """The options of `mbrace compare`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "compare",
         help="significance tests for the outputs of two systems or more",
@@ -121,7 +118,6 @@ def add_compare(commands: Any) -> None:
 
 
 def run_compare(args: argparse.Namespace) -> int:
-    """Read, test, print."""
     from mbrace.experiments.significance import Evaluated, compare_evaluated
 
     utility = utility_from(args)

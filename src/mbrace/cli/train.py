@@ -15,7 +15,6 @@ from mbrace.errors import UserError, check_whole, require
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
-    """Add the command's options."""
     parser = commands.add_parser("train", help="train a translation model (Marian) on parallel text")
     data = parser.add_argument_group("data (plain, .gz, .xz, .bz2 or .zst)")
     data.add_argument(
@@ -75,7 +74,6 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run_train(args: argparse.Namespace) -> int:
-    """Read, train, write."""
     from mbrace.io.reading import open_input
     from mbrace.io.texts import read_pairs
     from mbrace.jobs.terminal import Stop
@@ -104,7 +102,6 @@ def run_train(args: argparse.Namespace) -> int:
 
 
 def add_metric(commands: Any) -> None:
-    """The options of `mbrace train-metric`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "train-metric",
         help="train a learned utility from human judgements",
@@ -137,7 +134,6 @@ def add_metric(commands: Any) -> None:
 
 
 def run_metric(args: argparse.Namespace) -> int:
-    """Read, train, print the correlation with human judgements."""
     if Path(args.output, "checkpoints", "model.ckpt").exists() and not args.force:
         raise UserError(f"{args.output}: has a checkpoint already; give another folder, or --force to replace it")
     if args.epochs is not None:

@@ -179,7 +179,6 @@ class AnswerWorker:
     summary: AnswerSummary = field(default_factory=AnswerSummary)
 
     def interrupt(self) -> None:
-        """End waits for a server."""
         if self._server is not None:
             self._server.interrupt()
 
@@ -190,7 +189,6 @@ class AnswerWorker:
         return self.source if isinstance(self.source, Server) else None
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
-        """One outcome per item."""
         return answer_items(items, self._answers, self._line, skip=skip, text=False)
 
     def _answers(self, records: Iterable[Record], on_error: OnError) -> Iterator[Answer]:

@@ -164,7 +164,6 @@ class DecodeWorker:
     summary: Summary = field(default_factory=Summary)
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
-        """One outcome per item."""
         return answer_items(items, self.answers, self._line, skip=skip, text=self.job.text)
 
     def answers(self, records: Iterable[Record], on_error: OnError | None = None) -> Iterator[Decoded]:
@@ -296,7 +295,6 @@ class RerankWorker:
     summary: Summary = field(default_factory=Summary)
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
-        """One outcome per item."""
         return answer_items(items, self._answers, self._line, skip=skip, text=self.job.text)
 
     def _answers(self, records: Iterable[Record], on_error: OnError) -> Iterator[Decoded]:

@@ -116,7 +116,6 @@ class ExportWorker:
     numbered: bool = False  # whether the file of sources has no ids, so that line numbers are used
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
-        """One outcome per item."""
         for item in items:
             found = item if isinstance(item, Bad) else self._line(item)
             if isinstance(found, bytes):

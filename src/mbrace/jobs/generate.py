@@ -152,12 +152,10 @@ class GenerateWorker:
     summary: Summary = field(default_factory=Summary)
 
     def interrupt(self) -> None:
-        """End waits for a server."""
         if self.server is not None:
             self.server.interrupt()
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
-        """One outcome per item."""
         for group in in_groups(items, self.window):
             made = run_group([item for item in group if isinstance(item, Record)], self._lines)
             for item in group:

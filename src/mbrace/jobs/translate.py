@@ -142,14 +142,12 @@ class TranslateWorker:
         return self.races.utility_folder
 
     def interrupt(self) -> None:
-        """End waits for a server."""
         from mbrace.servers.server import Server
 
         if isinstance(self.sampler, Server):
             self.sampler.interrupt()
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
-        """One outcome per item."""
         return self.races(self.hypotheses.items(items), skip=skip)
 
 

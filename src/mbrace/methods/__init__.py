@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol, cast
 from mbrace.errors import Parameter, SettingError, UserError
 from mbrace.records import Record
 from mbrace.result import Decoded, Phases, Step
-from mbrace.sampler import Draws, Listed, Sampler, Schedule, Want, checked_draws, is_all, is_function, largest
+from mbrace.sampler import Draws, Listed, Sampler, Want, checked_draws, is_all, is_function, largest
 from mbrace.utility import Scorer, Sentence, Utility, short_name
 
 RACE = "race"  # stands for no method: the plain race
@@ -47,37 +47,37 @@ class Method(Protocol):
 class StandardMBR:
     """Standard MBR with the settings of a run, for a method: `mbr(records)` gives their answers."""
 
-    race: Callable[..., list[Decoded | Exception]]
+    race: Callable[..., list[Decoded | Exception]]  # `mbrace.race.race`
     utility: Utility
     sampler: Sampler
-    schedule: Schedule
-    seed: int
-    nbest: int
+    settings: Any  # a `Race` without pruning
     keep_utilities: bool
     phases: Phases
 
     def __call__(
-        self, records: Sequence[Record], *, draws: Sequence[Draws] | None = None, **changes: Any
+        self,
+        records: Sequence[Record],
+        *,
+        utility: Utility | None = None,
+        draws: Sequence[Draws] | None = None,
+        nbest: int | None = None,
+        keep_utilities: bool = False,
     ) -> list[Decoded | Exception]:
-        """The answers, with other settings where they are given, and over `draws` instead of the sampler's."""
-        chosen: dict[str, Any] = {
-            "utility": self.utility,
-            "sampler": self.sampler,
-            "schedule": self.schedule,
-            "nbest": self.nbest,
-            "keep_utilities": self.keep_utilities,
-        }
+        """The answers, by another `utility`, over `draws` instead of the sampler's, and with a longer list."""
+        sampler, settings = self.sampler, self.settings.replace(nbest=nbest or self.settings.nbest)
         if draws is not None:
             pairs = zip(records, draws, strict=True)
             records = [replace(each, pseudo_references=some.texts, logprobs=some.logprobs) for each, some in pairs]
-            chosen |= {"sampler": Listed(seed=self.seed, shuffle=False), "schedule": "all"}
-        return self.race(records, **chosen | changes)
+            sampler, settings = Listed(seed=settings.seed, shuffle=False), settings.replace(schedule="all")
+        kept = keep_utilities or self.keep_utilities
+        return self.race(records, utility or self.utility, settings, sampler=sampler, keep_utilities=kept)
 
     def draw(self, records: Sequence[Record]) -> list[Draws]:
         """All pseudo-references that the schedule allows; none for a record with one hypothesis, which needs none."""
-        most = largest(self.schedule, self.utility.schedule)
+        schedule = self.settings.schedule
+        most = largest(schedule, self.utility.schedule)
         for record in records:
-            if is_all(self.schedule) and is_function(record.pseudo_references):
+            if is_all(schedule) and is_function(record.pseudo_references):
                 raise record.error(
                     f"{Parameter('schedule', 'all')}: this method takes all pseudo-references at once, and a function "
                     "has no last one; give the sizes"

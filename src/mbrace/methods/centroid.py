@@ -79,7 +79,9 @@ class CentroidReferences:
         assert isinstance(mbr.utility, CentroidUtility)
         drawn = mbr.draw(records)
         pairs = zip(records, drawn, strict=True)
-        centres = [self._centroids(record, draws, mbr.seed) if draws.texts else draws for record, draws in pairs]
+        centres = [
+            self._centroids(record, draws, mbr.settings.seed) if draws.texts else draws for record, draws in pairs
+        ]
         answers = mbr(records, draws=centres, utility=started_by(mbr.utility, mbr.utility.start_centroids))
         return [with_cost(*each) for each in zip(answers, records, drawn, strict=True)]
 

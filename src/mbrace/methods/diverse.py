@@ -50,14 +50,14 @@ class Diverse:
         lists, raced = dict[int, _List](), 0
         for index, answer in enumerate(answers):
             if isinstance(answer, Decoded):
-                lists[index] = _List(raced, answer, mbr.nbest)
+                lists[index] = _List(raced, answer, mbr.settings.nbest)
             raced += len(set(records[index].hypotheses)) > 1  # the scorer knows only sentences that raced
         while growing := {index: each for index, each in lists.items() if each.grows}:
             asks = [ask for each in growing.values() for ask in each.asks()]
             tables = iter(self._score(asks, scorers, mbr))
             for index, each in growing.items():
                 try:
-                    each.add(tables, self.diversity / (mbr.nbest - 1))
+                    each.add(tables, self.diversity / (mbr.settings.nbest - 1))
                 except ValueError as error:
                     del lists[index]
                     answers[index] = records[index].error(f"utility {mbr.utility.name} returned {error}")

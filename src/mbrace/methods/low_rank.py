@@ -62,7 +62,7 @@ class _CompletingScorer:
     """Scores some pairs of every ask, one pseudo-reference at a time, and completes the tables."""
 
     def __init__(self, method: LowRank, mbr: StandardMBR, sentences: Sequence[Sentence]) -> None:
-        self._method, self._seed, self._sentences = method, mbr.seed, sentences
+        self._method, self._seed, self._sentences = method, mbr.settings.seed, sentences
         self._scorer = mbr.utility.start(sentences)
 
     @property
