@@ -103,6 +103,13 @@ oracle:
 	.venv-oracle/bin/python -m pip install --quiet --no-deps mbrs==0.1.8
 	.venv-oracle/bin/python tests/oracle/oracle_methods.py tests/oracle/scores_methods.json
 
+# What mbrs's own `mbrs-decode` writes, which `mbrace mbrs-decode` is tested against.
+mbrs:
+	$(PYTHON) -m venv build/venv-mbrs
+	build/venv-mbrs/bin/python -m pip install --quiet --constraint constraints.txt mbrs==0.1.8 fastchrf sacrebleu \
+	  "setuptools<82" "numpy<2" "transformers<5"
+	build/venv-mbrs/bin/python tests/oracle/oracle_mbrs.py src/mbrace/data/demo.jsonl.xz tests/oracle/scores_mbrs.json
+
 # The neural and model tests, and those of files and races, on the oldest transformers and numpy that are supported.
 test-old: .stamp-all
 	$(PYTHON) -m venv .venv-old

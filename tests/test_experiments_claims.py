@@ -116,7 +116,7 @@ def test_a_verdict_says_what_was_tested(
 def test_fast_is_judged_by_the_same_score_too() -> None:
     found = made_up("chrF++", [40, 50, 60], [40, 50, 60])
     rows = {row["claim"]: row for row in claims(found, found, {"score": 0.2})}
-    assert rows["the same score as standard MBR with --preset fast, by chrF++ (which decoded)"]["holds"]
+    assert rows["the same score as standard MBR with --preset fast, by chrF++ (decoding metric)"]["holds"]
 
 
 def test_without_a_margin_nothing_is_judged() -> None:
@@ -174,12 +174,12 @@ def test_a_table_names_the_metric_that_decoded_and_those_that_did_not(
     assert main(["experiment", str(tmp_path / "x.jsonl"), *options, "--utility", "chrf"]) == 0
     words = (tmp_path / "out" / "RESULTS.md").read_text(encoding="utf-8")
     first, second = words[words.index("### x, chrF++") : words.index("## Every row")].split("### x, chrF ")
-    assert "| Score by chrF++, which decoded | **" in first
-    assert "| Score by BLEU, not decoded with | **" in first
-    assert "chrF++, not decoded with" not in first
-    assert "| Score by chrF, which decoded | **" in second
-    assert "| Score by chrF++, not decoded with | **" in second
-    assert "by chrF (which decoded)" in words  # a claim, with a margin from the spread of chrF++
+    assert "| Score by chrF++ (decoding metric) | **" in first
+    assert "| Score by BLEU (another metric) | **" in first
+    assert "chrF++ (another metric)" not in first
+    assert "| Score by chrF (decoding metric) | **" in second
+    assert "| Score by chrF++ (another metric) | **" in second
+    assert "by chrF (decoding metric)" in words  # a claim, with a margin from the spread of chrF++
     assert "no margin" not in words
     assert "| beta=0, R=32 |" not in words  # races use 10 of 20 pseudo-references here
     with open(tmp_path / "out" / "test_table.csv", encoding="utf-8") as file:
@@ -202,7 +202,7 @@ def test_the_abstracts_claim_about_accuracy_is_a_paired_test() -> None:
         right[:wrong] = 0
         change(found, STANDARD, accuracy=[1.0] * 40)
         change(found, RACING, accuracy=right.tolist())
-        row = next(row for row in claims(found, found, {}) if "accuracy that cannot be told" in row["claim"])
+        row = next(row for row in claims(found, found, {}) if "accuracy indistinguishable" in row["claim"])
         assert row["p"] == pytest.approx(2.0 ** (1 - wrong), abs=0.015)
         assert row["holds"] is not told
 

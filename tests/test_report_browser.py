@@ -212,7 +212,7 @@ def test_one_file_without_references_has_no_empty_part(
     options = ["-o", str(tmp_path / "out"), "--trials", "1", "--workers", "1"]
     assert main(["experiment", str(tmp_path / "mine.jsonl"), *options]) == 0
     page = opened(file=tmp_path / "out" / "report.html")
-    assert page.inner_text("h1") == "Which race for mine?"
+    assert page.inner_text("h1") == "Settings for mine"
     assert page.locator("#controls select:visible").count() == 0  # one file and one utility are no choice
     assert page.locator("#source, #reference").evaluate_all("parts => parts.every(part => part.hidden)")
     assert page.locator("#measure option").all_inner_texts() == ["exact accuracy", "reciprocal rank"]

@@ -9,7 +9,7 @@ Claims are judged by rules that were written down before the results they judge 
   chrF++ on the same sentences: no margin, and no verdict.
 - **At least N times fewer calls**: shown if the 95% interval of the ratio of totals (sentences resampled) is above N,
   not so here if it is below.
-- **Accuracy that cannot be told from standard MBR's**, the claim as the abstract has it: no significant difference by
+- **Accuracy indistinguishable from standard MBR's**, the claim as the abstract has it: no significant difference by
   paired randomisation.
 - **`--regret 0.04`** and **`--preset fast`** (for encoders also a forecast and a covering order): the same test of the
   same score; and little utility lost: shown if the 95% interval of the expected utility under R* that it loses beyond
@@ -215,7 +215,7 @@ def _same_accuracy(test: Outcomes) -> Row:
     """The paper's abstract: "statistically indistinguishable in terms of accuracy"."""
     standard, racing = (test.measures_of(setting)["accuracy"] for setting in (STANDARD, RACING))
     found = _paired(racing, standard)
-    row: Row = {"claim": "accuracy that cannot be told from standard MBR's at alpha = 0.99", "p": found.p_randomisation}
+    row: Row = {"claim": "accuracy indistinguishable from standard MBR's at alpha = 0.99", "p": found.p_randomisation}
     row["found"] = f"{found.difference:+.3f} (95% interval {found.low:+.3f} to {found.high:+.3f})"
     told = found.p_randomisation < LEVEL
     return row | _verdict(not told, f"{'a' if told else 'no'} significant difference (paired randomisation)")
@@ -237,7 +237,7 @@ def _same_score(
     standard: NDArray[np.float64],
     margin: float | None,
 ) -> Row:
-    role = "which decoded" if measure == "score" else "not decoded with"
+    role = "decoding metric" if measure == "score" else "another metric"
     row: Row = {"claim": f"the same score as standard MBR {words}, by {metric} ({role})"}
     if margin is None:
         remedy = "run chrF++ on the same validation sentences"

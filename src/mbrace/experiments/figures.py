@@ -19,7 +19,7 @@ from mbrace.experiments.summary import ACCURACY, SPLITS, short_description
 from mbrace.experiments.tables import slug
 
 Chart: TypeAlias = dict[str, Any]
-MEASURES = {"accuracy": ACCURACY, "rr": "reciprocal rank", "score": "score by the metric that decoded"}
+MEASURES = {"accuracy": ACCURACY, "rr": "reciprocal rank", "score": "score by the decoding metric"}
 CALLS = "utility calls per sentence (log scale)"
 # The paper cuts its x axes for better visual comparison; we cut them so far beyond the most careful race.
 CUT = 1.6

@@ -53,7 +53,7 @@ TERM_OF = {
     "reciprocal rank": "rr",
     "Accuracy": "accuracy",
     "exact accuracy": "accuracy",
-    "score by the metric that decoded": "score",
+    "score by the decoding metric": "score",
     "# utility calls": "calls",
     **dict(zip(SETTINGS.values(), ("beta", "alpha", "alpha"), strict=True)),
 }
@@ -137,7 +137,7 @@ def contents(context: Mapping[str, Any]) -> list[tuple[str, str]]:
     found += [("false-pruning", "False pruning")] if context["false_pruning"] else []
     found += [("run-times", "Run times")] if context["runtimes"] else []
     found += [("notes", context["notes"]["title"])] if context["notes"] else []
-    return [*found, ("paper", "The paper's claims"), ("terms", "Terms")]
+    return [*found, ("paper", "Claims tested"), ("terms", "Terms")]
 
 
 def finite(value: Any) -> Any:

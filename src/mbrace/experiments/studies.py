@@ -32,7 +32,7 @@ RULE = (
 )
 DEFAULT = Setting("alpha", 0.99)  # the default of `mbrace decode`
 CHANGES = {
-    "score": "score by the metric that decoded",
+    "score": "score by the decoding metric",
     "lost": "expected utility, in standard deviations between a sentence's hypotheses",
     "rr": "reciprocal rank",
 }

@@ -93,9 +93,9 @@ def run_time_tables(rows: Sequence[Row]) -> list[dict[str, Any]]:
 def measure_name(measure: str, utility: str) -> str:
     """What a measure is called in tables; names of scores say whether their metric decoded."""
     if measure == "score":
-        return f"Score by {utility}, which decoded"
+        return f"Score by {utility} (decoding metric)"
     if measure.startswith(SCORE_BY):
-        return f"Score by {measure.removeprefix(SCORE_BY)}, not decoded with"
+        return f"Score by {measure.removeprefix(SCORE_BY)} (another metric)"
     return NAMES[measure]
 
 
@@ -128,7 +128,7 @@ def recommendation_cells(row: Row) -> dict[str, str]:
     cells["saves"] = f"{row['saves']:.1f}x ({row['saves_low']:.1f} to {row['saves_high']:.1f})"
     for name in CHANGES:
         if name in row and row["kind"] != "standard":
-            sign = -1.0 if name == "lost" else 1.0  # shown as a difference, so that minus is worse everywhere
+            sign = -1.0 if name == "lost" else 1.0  # shown as a difference, so that negative is worse everywhere
             ends = sorted(sign * row[f"{name}_{end}"] for end in ("low", "high"))
             cells[name] = f"{_signed(sign * row[name])} ({_signed(ends[0])} to {_signed(ends[1])})"
     return cells

@@ -112,7 +112,7 @@ class Outcomes:
     pruned: NDArray[np.bool_]  # (sizes, alphas, sentences, trials): one application pruned the winner under R*
     sizes: tuple[int, ...]
     about: dict[str, Any] = field(default_factory=dict)  # candidate file, utility, seed, counts
-    # by metrics that were not decoded with, against the human reference: (settings of `scored`, sentences, trials) each
+    # by metrics other than the utility, against the human reference: (settings of `scored`, sentences, trials) each
     other_scores: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     scored: tuple[Setting, ...] = ()
     # of systems that do not race, such as beam search: the scores, (sentences,), by "score" and "score by NAME"
