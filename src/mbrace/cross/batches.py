@@ -88,7 +88,7 @@ class Pieces:
         lengths = self.lengths[rows]
         before = np.cumsum(lengths, axis=1) - lengths
         kept = np.clip(width - before, 0, lengths).ravel()
-        inside = index_in_row(kept)
+        inside = np.arange(kept.sum()) - np.repeat(np.cumsum(kept) - kept, kept)  # each token's index in its piece
         targets = np.repeat((np.arange(len(rows))[:, None] * width + before).ravel(), kept) + inside
         joined = np.full(len(rows) * width, pad, dtype=np.int64)
         joined[targets] = self._ids[np.repeat(self._starts[rows].ravel(), kept) + inside]
@@ -112,11 +112,6 @@ class Pieces:
         self._starts[numbers] = self._used + np.cumsum(sizes) - sizes
         self.lengths[numbers] = lengths
         self._used += len(flat)
-
-
-def index_in_row(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(tokens,): the index of each token in its own row, for rows of `counts` tokens that are stored end to end."""
-    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 CHUNK = 1 << 17  # rows sorted at a time: limits the memory of a call

@@ -11,14 +11,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrace.cross.batches import Batch, BatchStream, InputRows, Pieces, index_in_row
+from mbrace.cross.batches import Batch, BatchStream, InputRows, Pieces
 from mbrace.cross.scorer import CrossUtility, Session, chunks
 from mbrace.errors import UserError
 from mbrace.neural import checkpoint as layout
@@ -152,71 +152,24 @@ WORST = 25
 INPUT_WEIGHTS = (0.1667, 0.3333, 0.5)  # of (mt, src), (mt, ref) and (mt, src, ref) in the mixed probabilities
 
 
-@dataclass(frozen=True)
-class Labels:
-    """Label probabilities of the tokens of several rows, end to end."""
-
-    probabilities: NDArray[np.float32]  # (tokens, classes)
-    starts: NDArray[np.int64]  # (rows,)
-    counts: NDArray[np.int64]  # (rows,)
-
-    @staticmethod
-    def empty() -> Labels:
-        """Labels of no rows."""
-        nothing = np.empty(0, dtype=np.int64)
-        return Labels(np.empty((0, len(PENALTIES)), dtype=np.float32), nothing, nothing)
-
-    @staticmethod
-    def of(probabilities: NDArray[np.float32], counts: NDArray[np.int64]) -> Labels:
-        """Labels of rows that have `counts` tokens each, end to end."""
-        return Labels(probabilities, np.cumsum(counts) - counts, counts)
-
-    def take(self, rows: NDArray[np.int64]) -> Labels:
-        """The labels of some of the rows."""
-        return Labels(self.probabilities, self.starts[rows], self.counts[rows])
-
-    def followed_by(self, other: Labels) -> Labels:
-        """These rows, then the others."""
-        return Labels(
-            np.concatenate([self.probabilities, other.probabilities]),
-            np.concatenate([self.starts, other.starts + len(self.probabilities)]),
-            np.concatenate([self.counts, other.counts]),
-        )
-
-    def packed(self) -> NDArray[np.float32]:
-        """(tokens of the rows, classes), row after row."""
-        return self.probabilities[np.repeat(self.starts, self.counts) + index_in_row(self.counts)]  # type: ignore[no-any-return]
+def mixed_labels(inputs: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """The weighted average of the probabilities (tokens, classes) of a pair's three inputs, without tokens that an
+    input lacks."""
+    count = min(map(len, inputs))
+    mixed = sum(each[:count] * np.float32(share) for each, share in zip(inputs, INPUT_WEIGHTS, strict=True))
+    return np.asarray(mixed, dtype=np.float32)
 
 
-def flat_labels(probabilities: Tensor, counts: NDArray[np.int64]) -> Tensor:
-    """The first `counts` tokens of each row of (rows, tokens, classes), end to end, on the same device."""
-    rows = np.repeat(np.arange(len(counts)), counts) * probabilities.shape[1] + index_in_row(counts)
-    return probabilities.flatten(0, 1)[to_device(rows, probabilities.device)]
-
-
-def mixed_labels(inputs: Sequence[Labels]) -> Labels:
-    """The weighted average of the probabilities of each pair's three inputs, without tokens that an input lacks."""
-    counts = np.min([each.counts for each in inputs], axis=0)
-    parts = [Labels(each.probabilities, each.starts, counts).packed() for each in inputs]
-    total = sum(part * np.float32(weight) for part, weight in zip(parts, INPUT_WEIGHTS, strict=True))
-    return Labels.of(np.asarray(total, dtype=np.float32), counts)
-
-
-def span_scores(labels: Labels) -> NDArray[np.float32]:
-    """(rows,) from 0 to 1: the best score minus the penalties of a row's spans.
+def span_score(probabilities: NDArray[np.float32]) -> float:
+    """From 0 to 1: the best score minus the penalties of the spans, by the probabilities (tokens, classes) of labels.
 
     A span is a run of tokens whose likeliest label is an error, and its penalty is that of the label it begins with. A
     run that reaches the last token is dropped: the original ends a span only when a token without error follows.
     """
-    likeliest = labels.packed().argmax(axis=1)
-    rows = np.repeat(np.arange(len(labels.counts)), labels.counts)
-    within = index_in_row(labels.counts)
-    last_without = np.full(len(labels.counts), -1)
-    np.maximum.at(last_without, rows[likeliest == 0], within[likeliest == 0])
-    follows_error = np.append(0, likeliest[:-1]) * (within > 0) > 0
-    begins = (likeliest > 0) & ~follows_error & (within < last_without[rows])
-    penalty = np.bincount(rows[begins], PENALTIES[likeliest[begins]], minlength=len(labels.counts))
-    return ((WORST - np.minimum(penalty, WORST)) / WORST).astype(np.float32)
+    likeliest = probabilities.argmax(axis=1)
+    last_without = int(np.flatnonzero(likeliest == 0)[-1]) if (likeliest == 0).any() else 0
+    begins = likeliest[:last_without][np.append(0, likeliest)[:last_without] == 0]
+    return (WORST - min(int(PENALTIES[begins].sum()), WORST)) / WORST
 
 
 SCORE_WEIGHTS = (0.12, 0.33, 0.33)  # XCOMET's, of the three inputs
@@ -259,6 +212,10 @@ class XCOMET(CrossUtility):
         return [encoding.ids for encoding in encodings]
 
 
+# Scores (rows,) and, where the network has labels, their probabilities in each row, (tokens, classes).
+Scored: TypeAlias = tuple[NDArray[np.float32], list[NDArray[np.float32]]]
+
+
 class XCOMETSession(Session):
     """The strings of a window, and its hypotheses' scores with their sources."""
 
@@ -270,9 +227,7 @@ class XCOMETSession(Session):
         self._between = self.pieces.fixed([tokenizer.sep_token_id] * (2 if self.network.doubles_separator else 1))
         self._last = self.pieces.fixed([tokenizer.sep_token_id])
         self._labelled: dict[str, int] = {}  # by string: how many `<pad>` were taken out of it
-        self._source_slots: dict[tuple[int, int], int] = {}  # (hypothesis, source): the index of its score
-        self._source_scores = np.empty(0, dtype=np.float32)
-        self._source_labels = Labels.empty()
+        self._of_sources: dict[tuple[int, int], tuple[np.float32, NDArray[np.float32]]] = {}  # (hypothesis, source)
 
     def scores(
         self, hypotheses: NDArray[np.int64], references: NDArray[np.int64], sources: NDArray[np.int64]
@@ -290,64 +245,55 @@ class XCOMETSession(Session):
     ) -> NDArray[np.float32]:
         if not self.utility.reads_sources:
             return self._run(hypotheses, [references])[0]
-        slots = self._with_sources(hypotheses, sources)
-        by_reference = self._run(hypotheses, [references])
-        by_both = self._run(hypotheses, [sources, references])
-        inputs = [self._source_scores[slots], by_reference[0], by_both[0]]
+        inputs = [
+            self._with_sources(hypotheses, sources),
+            self._run(hypotheses, [references]),
+            self._run(hypotheses, [sources, references]),
+        ]
         if self.network.labels is None:
-            return np.mean(inputs, axis=0, dtype=np.float32)  # type: ignore[no-any-return]
+            return np.mean([scores for scores, _ in inputs], axis=0, dtype=np.float32)  # type: ignore[no-any-return]
         weighted = zip(inputs, SCORE_WEIGHTS, strict=True)
-        score = sum(np.minimum(each, 1) * np.float32(weight) for each, weight in weighted)
-        labels = mixed_labels([self._source_labels.take(slots), by_reference[1], by_both[1]])
-        return np.asarray(score + span_scores(labels) * np.float32(SPANS_WEIGHT), dtype=np.float32)
+        score = sum(np.minimum(each, 1) * np.float32(weight) for (each, _), weight in weighted)
+        spans = [span_score(mixed_labels(labels)) for labels in zip(*(labels for _, labels in inputs), strict=True)]
+        return np.asarray(score + np.array(spans, dtype=np.float32) * np.float32(SPANS_WEIGHT), dtype=np.float32)
 
     def qualities(self, hypotheses: NDArray[np.int64], sources: NDArray[np.int64]) -> NDArray[np.float32]:
         """Scores (hypotheses,) with their sources alone."""
-        slots = self._with_sources(hypotheses, sources)
-        score = self._source_scores[slots]
+        score, labels = self._with_sources(hypotheses, sources)
         if self.network.labels is None:
             return score
         found = np.minimum(score, 1) * np.float32(sum(SCORE_WEIGHTS))
-        of_spans = span_scores(self._source_labels.take(slots))
-        return np.asarray(found + of_spans * np.float32(SPANS_WEIGHT), dtype=np.float32)
+        spans = np.array([span_score(each) for each in labels], dtype=np.float32)
+        return np.asarray(found + spans * np.float32(SPANS_WEIGHT), dtype=np.float32)
 
-    def _with_sources(self, hypotheses: NDArray[np.int64], sources: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The indices of the scores of (mt, src), which are computed first if they are not known yet."""
+    def _with_sources(self, hypotheses: NDArray[np.int64], sources: NDArray[np.int64]) -> Scored:
+        """The scores of (mt, src) and their labels, which are computed if they are not known yet."""
         began = time.perf_counter()
         keys = list(zip(hypotheses.tolist(), sources.tolist(), strict=True))
-        new = [key for key in dict.fromkeys(keys) if key not in self._source_slots]
+        new = [key for key in dict.fromkeys(keys) if key not in self._of_sources]
         if new:
             columns = np.array(new, dtype=np.int64)
-            scores, labels = self._run(columns[:, 0], [columns[:, 1]])
-            first = len(self._source_scores)
-            self._source_slots.update(zip(new, range(first, first + len(new)), strict=True))
-            self._source_scores = np.concatenate([self._source_scores, scores])
-            self._source_labels = self._source_labels.followed_by(labels)
-        slots = np.array([self._source_slots[key] for key in keys], dtype=np.int64)
+            self._of_sources.update(zip(new, zip(*self._run(columns[:, 0], [columns[:, 1]]), strict=True), strict=True))
+        found = [self._of_sources[key] for key in keys]
         self.single_seconds += time.perf_counter() - began
-        return slots
+        return np.array([score for score, _ in found], dtype=np.float32), [labels for _, labels in found]
 
-    def _run(
-        self, hypotheses: NDArray[np.int64], others: Sequence[NDArray[np.int64]]
-    ) -> tuple[NDArray[np.float32], Labels]:
+    def _run(self, hypotheses: NDArray[np.int64], others: Sequence[NDArray[np.int64]]) -> Scored:
         """Scores (rows,) of the hypothesis joined with the other segments, and the probabilities of its labels."""
         parts: list[NDArray[np.int64] | int] = [self._first, hypotheses]
         for other in others:
             parts += [self._between, other]
-        positions, scores, labels, counts = [], [], [], []
+        positions, scores, labels = [], [], [np.empty((0, len(PENALTIES)), dtype=np.float32)] * len(hypotheses)
         stream = self.utility.stream
         for rows, outputs in stream.run(self.pieces, chunks([*parts, self._last]), self._forward):
             positions.append(rows.positions)
             scores.append(outputs[0])
             if self.network.labels is not None:
-                count = np.minimum(self._label_counts(rows), self.pieces.lengths[rows.pieces].sum(axis=1))
-                counts.append(count)
-                labels.append(flat_labels(outputs[1], count))
-        order = np.argsort(np.concatenate(positions))
-        found = torch.cat(scores).float().cpu().numpy()[order]
-        if not labels:
-            return found, Labels.empty()
-        return found, Labels.of(torch.cat(labels).cpu().numpy(), np.concatenate(counts)).take(order)
+                counts = np.minimum(self._label_counts(rows), self.pieces.lengths[rows.pieces].sum(axis=1)).tolist()
+                tables = outputs[1].cpu().numpy()
+                for position, table, count in zip(rows.positions.tolist(), tables, counts, strict=True):
+                    labels[position] = table[:count]
+        return torch.cat(scores).float().cpu().numpy()[np.argsort(np.concatenate(positions))], labels
 
     def _forward(self, batch: Batch) -> tuple[Tensor, ...]:
         own = to_device(self.pieces.lengths[batch.rows.pieces[:, 1]] + 2, batch.ids.device)
