@@ -111,7 +111,7 @@ class _Races:
         watch: Watch | None = None,
         phases: Phases | None = None,
     ) -> None:
-        self._utility = _utility(utility)
+        self._utility = utility_of(utility)
         self._settings, self._prune, self._method = settings, settings.pruning_function(), settings.made_method()
         if sampler is not None:
             _check_live(settings, sampler)
@@ -184,7 +184,8 @@ class _Races:
         return self._method.decode(group, mbr)
 
 
-def _utility(given: Utility | PairFunction | str | None) -> Utility:
+def utility_of(given: Utility | PairFunction | str | None) -> Utility:
+    """A utility given as such, as a function or by name; chrF++ by default."""
     if isinstance(given, str):
         from mbrace.utilities.named import make_utility  # imported only if needed: a plain race starts sooner
 

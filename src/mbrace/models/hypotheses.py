@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Any, Protocol, TypeAlias
 
 from mbrace.errors import RecordError, ServiceError, SettingError, UserError
 from mbrace.io.candidates import Item, bad_from
@@ -13,7 +13,7 @@ from mbrace.prune import stops_by_regret
 from mbrace.records import Location, Record
 from mbrace.sampler import Draws, Sampler, check_schedule, doubling, is_all
 from mbrace.settings import Race, Sampling
-from mbrace.utility import Utility, implements
+from mbrace.utility import Utility
 from mbrace.windows import in_groups, run_group
 
 # Hypotheses of each source; ids are those of the records.
@@ -28,30 +28,13 @@ class LiveSampler(Sampler, Protocol):
         """Pseudo-references drawn so far."""
 
 
-@runtime_checkable
-class PrefetchingSampler(Protocol):
-    """A sampler that can draw in the background."""
-
-    def prefetch(self, sources: Sequence[str], ids: Sequence[str | int]) -> None:
-        """Start drawing for these sources."""
-        ...
-
-
-class OutputTexts(Protocol):
-    """The outputs of one source."""
-
-    @property
-    def texts(self) -> Sequence[str]:
-        """Best first."""
-
-
 class CandidateModel(Protocol):
     """What translating and generating ask of a model; `Seq2Seq` and `CausalLM` are such models."""
 
     device: Any  # a torch device, or anything with a `type` such as "cpu"
 
-    def beam(self, sources: Sequence[str], k: int = 256, *, alpha: float = 1.0) -> Sequence[OutputTexts]:
-        """The k best outputs of each source, scored log p / length ** alpha."""
+    def beam(self, sources: Sequence[str], k: int = 256, *, alpha: float = 1.0) -> Sequence[Any]:
+        """The k best outputs of each source, scored log p / length ** alpha: their `texts`, best first."""
         ...
 
     def sample(
@@ -103,8 +86,7 @@ def live_candidates(
         most_need = max(size for size in sizes if size <= max(FIRST_DRAWS, sizes[0]))
         ahead = doubling(min(max(64, sizes[0]), last), last) if on_gpu else (most_need,)
     sampler = model.sampler(seed=race.seed, ahead=ahead, **settings.options())
-    can_prefetch = on_gpu and implements(sampler, PrefetchingSampler)
-    prefetch = cast(PrefetchingSampler, sampler).prefetch if can_prefetch else None
+    prefetch = getattr(sampler, "prefetch", None) if on_gpu else None  # draws in the background
     return HypothesisMaker(beam_hypotheses(model, settings), window=race.window, prefetch=prefetch), sampler
 
 

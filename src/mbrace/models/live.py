@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mbrace.api import decode_corpus
+from mbrace.api import decode_corpus, utility_of
 from mbrace.errors import SettingError, UserError
-from mbrace.metrics.chrf import ChrF
 from mbrace.models import gpu, search
 from mbrace.models.beam_search import BeamOutputs, beam_outputs
 from mbrace.models.hypotheses import live_candidates
@@ -28,7 +27,7 @@ from mbrace.result import Decoded
 from mbrace.sampler import Draws, Want, ids_of, refuse_one_string
 from mbrace.setting_fields import settings_from
 from mbrace.settings import Race, RaceOptions, Sampling
-from mbrace.utility import PairFunction, Utility, as_utility
+from mbrace.utility import PairFunction, Utility
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -122,7 +121,7 @@ class LiveModel:
         sources: Iterable[str],
         *,
         beam: int = 256,
-        utility: Utility | PairFunction | None = None,
+        utility: Utility | PairFunction | str | None = None,
         epsilon: float | None = None,
         sampling: str = "independent",
         race: Race | None = None,
@@ -133,7 +132,7 @@ class LiveModel:
         `sampling` is as for `sample`, `race` and its fields as keywords as for `decode`.
         """
         refuse_one_string(sources)
-        chosen = as_utility(ChrF() if utility is None else utility)
+        chosen = utility_of(utility)
         if beam < 1:
             raise SettingError("beam", beam, "must be 1 or more")
         candidates, races = Sampling(beam=beam, epsilon=epsilon, sampling=sampling), settings_from(Race, race, settings)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from mbrace.api import decode_corpus
+from mbrace.api import decode_corpus, utility_of
 from mbrace.errors import UserError, check_number, check_whole, require
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.records import Record
@@ -57,7 +57,7 @@ def mbr_generate(
     """
     call = GenerateCall.of(model, inputs, generation_config, tokenizer, rows, kwargs)
     check_whole("num_references", num_references, least=1)
-    chosen = _utility(utility)
+    chosen = utility_of(utility)
     batch = call.batch
     texts = call.texts_of_inputs() if sources is None else list(sources)
     if len(texts) != batch:
@@ -94,14 +94,6 @@ class _Samples:
             for index, outputs in zip(mine, found, strict=True):
                 drawn[index] = Draws(outputs.texts)
         return [draws for draws in drawn if draws is not None]
-
-
-def _utility(utility: Utility | PairFunction | str) -> Utility | PairFunction:
-    if not isinstance(utility, str):
-        return utility
-    from mbrace.utilities.named import make_utility
-
-    return make_utility(utility)
 
 
 Inputs: TypeAlias = dict[str, Any]
