@@ -143,6 +143,9 @@ def test_batches_of_arrays_and_columns_are_read_as_lists() -> None:
     assert mbrace.TableDecoder()(arrays) == plain
     columns = {name: pyarrow.array(values) for name, values in batch.items()}
     assert mbrace.TableDecoder()(columns) == plain
+    labels = list(range(len(ROWS)))[::-1]
+    series = {name: pytest.importorskip("pandas").Series(values, index=labels) for name, values in batch.items()}
+    assert mbrace.TableDecoder()(series) == plain
 
 
 def test_a_row_that_fails_is_told_of_and_stays_empty() -> None:

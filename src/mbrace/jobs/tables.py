@@ -81,10 +81,11 @@ class TableDecoder:
         if "id" not in names and indices is None:
             raise UserError("id: no such column; random numbers depend on it: map(..., with_indices=True), or add one")
         size = len(next(iter(batch.values()))) if batch else 0
+        columns = {name: list(batch[name]) for name in names}  # by position: a Series would be indexed by its labels
+        numbers = range(size) if indices is None else map(int, indices)
         records = []
-        for row in range(size):
-            fields = {name: _plain(batch[name][row]) for name in names}
-            records.append(_record(fields, row if indices is None else int(indices[row])))
+        for row, number in enumerate(numbers):
+            records.append(_record({name: _plain(column[row]) for name, column in columns.items()}, number))
         answers = decode_corpus(records, **self._options)
         rows = [_answer_fields(answer, _nbest(self._options), self._prefix) for answer in answers]
         return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
