@@ -162,6 +162,25 @@ def test_force_leaves_files_alone_that_are_not_ours(tmp_path: Path, small_rows: 
     assert {name: data for name, data in contents(tmp_path).items() if name in theirs} == theirs
 
 
+@pytest.mark.parametrize("suffix", [".mbrace-tmp", ".run.json", ".run.json.mbrace-tmp", ".errors.jsonl", ".part"])
+@pytest.mark.parametrize("out", ["out.jsonl", "out.parquet"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_no_link_is_followed_where_a_file_of_a_run_goes(
+    suffix: str, out: str, exists: bool, tmp_path: Path, small_rows: list[Row]
+) -> None:
+    """In a folder that others can write, a link there would make us write to what they cannot."""
+    theirs = tmp_path / "theirs" / "out"
+    theirs.parent.mkdir()
+    if exists:
+        theirs.write_bytes(b"theirs\n")
+    (tmp_path / "in.jsonl").write_bytes(lines([*small_rows[:5], "no record"]))
+    (tmp_path / f"{out}{suffix}").symlink_to(theirs)
+    for options in ([], ["--force"], ["--resume"]):
+        run(tmp_path / "in.jsonl", tmp_path / out, "--on-error", "skip", *options)
+    assert contents(theirs.parent) == ({"out": b"theirs\n"} if exists else {})
+    assert not (tmp_path / out).is_symlink()
+
+
 @pytest.mark.parametrize(
     ("room", "force", "message", "kept"),
     [
@@ -227,6 +246,8 @@ def test_an_output_that_exists_is_refused_before_anything_is_loaded(
         ("<&-", "decode - -o OUT", 2, "mbrace: error: standard input: is closed; give a file\n"),
         (">&-", "decode IN --explain 0", 2, "mbrace: error: a file or standard output: not writable; "),
         ("2>&-", "decode missing -o OUT", 2, ""),
+        ("2>/dev/full", "decode IN -o OUT", 0, ""),
+        ("2>/dev/full", "decode missing -o OUT", 2, ""),
     ],
 )
 def test_closed_standard_streams_lose_nothing_and_show_no_traceback(

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from mbrace.cli.messages import plain_messages, print_error
+from mbrace.cli.messages import plain_messages, print_error, tell
 from mbrace.cli.parser import make_parser, parsers_by_command
 from mbrace.errors import ServiceError, UserError
 
@@ -81,7 +81,7 @@ def _status_of(run: Callable[[], int]) -> int:
         print_error(error, f"{error.filename or 'a file or standard output'}: {error.strerror or error}; {remedy}")
         return 2
     except KeyboardInterrupt:
-        print("mbrace: interrupted", file=sys.stderr)
+        tell("mbrace: interrupted")
         return 130
 
 

@@ -7,7 +7,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from mbrace.errors import MbraceWarning, SettingError, UserError, spelled, visible
@@ -32,6 +32,12 @@ def show(text: object = "") -> None:
     print(visible(str(text)))
 
 
+def tell(line: str, end: str = "\n") -> None:
+    """Print a line on stderr; where nothing can be written there, such as a log on a full disk, nobody is told."""
+    with suppress(OSError):
+        print(line, file=sys.stderr, end=end, flush=True)
+
+
 def say(message: str) -> None:
     """Print what a run did, unless --log-level hides it."""
     log.info(message)
@@ -49,7 +55,7 @@ def print_error(error: Exception, message: str | None = None) -> None:
     if message is None:
         message = in_flags(error) if isinstance(error, UserError) else str(error)
     line = visible(message).replace("\n", "\\n")
-    print(f"mbrace: error: {line}", file=sys.stderr)
+    tell(f"mbrace: error: {line}")
 
 
 def in_flags(error: UserError) -> str:
@@ -80,7 +86,7 @@ def flag(name: str, value: str = "", group: str = "", *, joined: str = "=") -> s
 class _LinesOnStderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = visible(record.getMessage())
-        print(text if text.startswith("mbrace: ") else f"mbrace: {text}", file=sys.stderr)
+        tell(text if text.startswith("mbrace: ") else f"mbrace: {text}")
 
 
 @contextmanager

@@ -322,7 +322,7 @@ def _decode(
     if args.output == "-":
         write(sys.stdout)
     else:
-        with replacing(args.output) as path, open(path, "w", encoding="utf-8", newline="\n") as file:
+        with replacing(os.path.realpath(args.output)) as path, open(path, "w", encoding="utf-8", newline="\n") as file:
             write(file)
     seconds = time.perf_counter() - began
     summary = f"mbrace: {counted(sentences, 'sentence')} in {seconds:.2f} s; {counted(calls, 'utility call')}"

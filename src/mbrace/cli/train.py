@@ -9,9 +9,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from mbrace.cli.messages import show, shows_progress
+from mbrace.cli.messages import show, shows_progress, tell
 from mbrace.cli.parser import seed
-from mbrace.errors import UserError, check_whole, require
+from mbrace.errors import UserError, check_whole, require, visible
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -169,4 +169,4 @@ def _say(message: str) -> None:
         return
     is_terminal = sys.stderr.isatty()
     end = "\r" if is_terminal and message.startswith("embedding") else "\n"
-    print("\r\x1b[K" * is_terminal + f"mbrace: {message}", file=sys.stderr, end=end, flush=True)
+    tell("\r\x1b[K" * is_terminal + f"mbrace: {visible(message)}", end)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from mbrace.cluster.shards import Result, blocks
 from mbrace.errors import FORCE, RESUME, Parameter, UserError, require
-from mbrace.io.atomic import OPEN, TEMPORARY, lock, open_folder, replace_file, write_all
+from mbrace.io.atomic import OPEN_OWN, TEMPORARY, lock, open_folder, replace_file, write_all
 from mbrace.io.candidates import Bad, lines_of, repeated_id
 from mbrace.io.compression import check_packing, in_members, pack
 from mbrace.io.folders import MANIFEST, SHARD, Manifest, Shard, check_name
@@ -118,7 +118,7 @@ class ShardFolder:
 
     def _open_journal(self) -> None:
         try:
-            self._journal = os.open(self.path / JOURNAL, os.O_RDWR | os.O_CREAT | OPEN, 0o666)
+            self._journal = os.open(self.path / JOURNAL, os.O_RDWR | os.O_CREAT | OPEN_OWN, 0o666)
         except OSError as error:
             raise UserError(f"{self.path}: {error.strerror}; give an output folder that can be written") from error
 

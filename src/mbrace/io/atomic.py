@@ -20,18 +20,21 @@ AnyPath: TypeAlias = "str | os.PathLike[str]"
 TEMPORARY = ".mbrace-tmp"  # the suffix of a file that is not complete yet: no user's file is called so
 # For every os.open: the file is not inherited by processes that we start, and on Windows is not opened as text.
 OPEN = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0) | getattr(os, "O_BINARY", 0)
+OPEN_OWN = OPEN | getattr(os, "O_NOFOLLOW", 0)  # for a file whose name we made: a link there is somebody else's
 
 
 @contextlib.contextmanager
 def replacing(path: AnyPath, *, shared: bool = False, durable: bool = True) -> Iterator[str]:
     """A temporary path to write to; at the end of the block, what is there becomes `path` in one step.
 
-    After an error the temporary file is deleted, and `path` is as before. If `path` is a symbolic link, what it leads
-    to is replaced. `shared` allows several processes to write the same path at once: each has a temporary file of its
-    own. What is not `durable` is whole when the process is killed, but perhaps not when the power fails.
+    After an error the temporary file is deleted, and `path` is as before. A symbolic link is replaced itself: where a
+    user named the path, give what it leads to. `shared` allows several processes to write the same path at once: each
+    has a temporary file of its own. What is not `durable` is whole when the process is killed, but perhaps not when the
+    power fails.
     """
-    path = os.path.realpath(path)
-    temporary = f"{path}{f'.{os.getpid()}' if shared else ''}{TEMPORARY}"
+    temporary = f"{os.fspath(path)}{f'.{os.getpid()}' if shared else ''}{TEMPORARY}"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)  # of a run that was killed, or a link
     try:
         yield temporary
         if durable:
@@ -47,7 +50,7 @@ def replacing(path: AnyPath, *, shared: bool = False, durable: bool = True) -> I
 def replace_file(path: AnyPath, data: bytes, *, shared: bool = False, durable: bool = True) -> None:
     """Write `data` as the whole file."""
     with replacing(path, shared=shared, durable=durable) as temporary:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | OPEN, 0o666)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | OPEN_OWN, 0o666)
         try:
             write_all(descriptor, data)
         finally:
@@ -68,7 +71,7 @@ def write_file(path: str, data: bytes) -> None:
             with open(path, "wb") as device:
                 device.write(data)
         else:
-            replace_file(path, data)
+            replace_file(os.path.realpath(path), data)
     except OSError as error:
         remedy = "make room, or give another file" if error.errno == errno.ENOSPC else "give a file that can be written"
         raise UserError(f"{path}: {error.strerror}; {remedy}") from error
@@ -133,5 +136,5 @@ def lock_exclusively(descriptor: int) -> None:
 def open_folder(path: AnyPath) -> int:
     """A descriptor for locking a folder: the folder's own or, on Windows, which cannot open folders, a file's in it."""
     if os.name == "nt":
-        return os.open(os.path.join(path, ".lock"), os.O_RDWR | os.O_CREAT | OPEN, 0o666)
+        return os.open(os.path.join(path, ".lock"), os.O_RDWR | os.O_CREAT | OPEN_OWN, 0o666)
     return os.open(path, os.O_RDONLY | OPEN)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mbrace.errors import FORCE, LARGEST, RESUME, Parameter, SettingError, UserError, check_whole, require, warn
-from mbrace.io.atomic import OPEN, TEMPORARY, lock, write_all
+from mbrace.io.atomic import OPEN, OPEN_OWN, TEMPORARY, lock, write_all
 from mbrace.io.candidates import Bad, lines_of
 from mbrace.io.compression import PACKED, check_packing, pack, packing_of, pop_full_members
 from mbrace.io.folders import UtilityFolder
@@ -84,7 +84,8 @@ def best_candidates_line(record: Record, answer: Decoded) -> bytes:
 class OutputFiles:
     """The files that make up an output, and what the name OUT says about how lines are written.
 
-    A symbolic link as OUT is written through, also one that leads to nothing yet.
+    A symbolic link as OUT is written through, also one that leads to nothing yet. One in the place of another file is
+    refused or replaced.
     """
 
     def __init__(self, path: str) -> None:
@@ -92,7 +93,8 @@ class OutputFiles:
         self.is_stream = path == "-" or _is_device(path)  # stdout, a pipe, /dev/null: it has no other files
         self.is_parquet = path.endswith(".parquet") and not self.is_stream  # made from its lines at the end
         self.packing = "" if self.is_stream else packing_of(path)
-        self.lines = os.path.realpath(path + ".part" if self.is_parquet else path)  # where lines are written
+        self.target = os.path.realpath(path)
+        self.lines = self.target + ".part" * self.is_parquet  # where lines are written
         self.replacement = self.lines + TEMPORARY  # where those are written that will replace an older run's
         self.errors = errors_path(path)  # the records set aside
         self.run_file = path + SUFFIX
@@ -186,7 +188,7 @@ class Output:
         if resume:
             raise UserError(f"{RESUME}: cannot continue {name}; give an output file")
         if self.path != "-":
-            self._descriptor = self._open(self.path, os.O_WRONLY)
+            self._descriptor = self._open(self.path, os.O_WRONLY | OPEN)
         elif sys.stdout is None or not sys.stdout.writable():
             raise UserError(f"{name}: is closed; give an output file")
 
@@ -210,13 +212,13 @@ class Output:
             except UserError as error:
                 raise UserError(f"{error.message}; use {FORCE} to start over") from error
         elif force and os.path.exists(files.lines):
-            self._replaced = self._open(files.lines, os.O_RDWR)
+            self._replaced = self._open(files.lines, os.O_RDWR | OPEN_OWN)
             lock(self._replaced, self.path)
-            self._descriptor = self._open(files.replacement, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            self._descriptor = self._open(files.replacement, os.O_RDWR | os.O_CREAT | os.O_TRUNC | OPEN_OWN)
             lock(self._descriptor, self.path)
         else:
             self._is_new = not os.path.exists(files.lines)
-            self._descriptor = self._open(files.lines, os.O_RDWR | os.O_CREAT | (0 if exists else os.O_EXCL))
+            self._descriptor = self._open(files.lines, os.O_RDWR | os.O_CREAT | OPEN_OWN | (0 if exists else os.O_EXCL))
             lock(self._descriptor, self.path)
             if resume:
                 self._read_lines()
@@ -252,7 +254,7 @@ class Output:
 
     def _open(self, path: str, flags: int) -> int:
         try:
-            return os.open(path, flags | OPEN, 0o666)
+            return os.open(path, flags, 0o666)
         except FileExistsError:
             raise UserError(f"{path}: {EXISTS}") from None
         except OSError as error:
@@ -263,7 +265,7 @@ class Output:
             raise UserError(
                 f"{Parameter('on_error', 'skip')}: failed records go to OUT.errors.jsonl; give an output file"
             )
-        self._errors = self._open(self.files.errors, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        self._errors = self._open(self.files.errors, os.O_RDWR | os.O_CREAT | os.O_APPEND | OPEN_OWN)
 
     def start(self) -> None:
         """Drop the lines of `written` and `written_errors` that were not kept; new lines follow those that were."""
@@ -403,7 +405,7 @@ class Output:
         if complete:
             self._begin()
         if self.files.is_parquet and complete:
-            write_parquet(lambda: lines_of(self.files.lines), self.path)
+            write_parquet(lambda: lines_of(self.files.lines), self.files.target)
             os.unlink(self.files.lines)
         never_used = not complete and self._is_empty()
         if self._replaced >= 0:
