@@ -469,6 +469,23 @@ def test_an_answer_that_is_cancelled_asks_for_nothing_more(model: Model) -> None
     assert len(model.bodies) > count
 
 
+def test_as_many_answers_wait_for_the_server_as_it_may_have_requests(model: Model) -> None:
+    made = server(model, concurrency=40)
+    made.abilities()
+    together = threading.Barrier(40)  # no request is answered before 40 are there
+
+    def plan(number: int) -> None:
+        together.wait(20)
+
+    model.plan = plan
+
+    async def all_of_them() -> list[Any]:
+        return await asyncio.gather(*(made.answer_async("q", id=number, n=4) for number in range(40)))
+
+    assert {answer.text for answer in asyncio.run(all_of_them())} <= set(PEAKED)
+    made.close()
+
+
 def test_a_server_that_fails_is_nobodys_fault(model: Model) -> None:
     model.fails_probes = True
     model.plan = lambda number: "503"

@@ -30,6 +30,7 @@ from mbrace.serve.app import Access, create_app
 from mbrace.serve.engine import Engine, SharedWindow
 from mbrace.serve.limits import Limits, limited_config, listen
 from mbrace.serve.run import serve
+from mbrace.servers import server
 
 
 @dataclass
@@ -241,7 +242,7 @@ def test_half_a_character_reaches_the_server_as_a_question_mark(served: Served) 
 def test_a_fault_of_ours_is_an_error_in_the_form_of_the_protocol(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(engine, "answers", lambda *given, **options: 1 / 0)
+    monkeypatch.setattr(server, "answers", lambda *given, **options: 1 / 0)
     found = httpx.post(f"{served.url}/v1/chat/completions", json={"messages": QUESTION})
     assert (found.status_code, found.json()["error"]["type"]) == (500, "server_error")
     assert "ZeroDivisionError" in caplog.text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections import Counter
@@ -15,12 +14,11 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.answers import Answer, Answering, Prompt, answers
+from mbrace.answers import Answer, Answering, Prompt
 from mbrace.metrics.exact_match import ExactMatch
 from mbrace.prune import Standings
 from mbrace.race import Watch
 from mbrace.records import Record
-from mbrace.servers.draws import Ongoing
 from mbrace.servers.server import Server
 from mbrace.utility import Ask, Sentence, Utility, as_utility, parallel_of
 
@@ -200,17 +198,10 @@ class Engine:
         self, prompt: Prompt, settings: Answering, *, chat: bool, utility: str, tell: Step | None = None
     ) -> Answer:
         """The answer to one request; cancelling it cancels its upstream requests."""
-        ongoing, started = Ongoing(self.server(chat)), time.monotonic()
-        watch = None if tell is None else watching(tell)
-
-        def race() -> Answer:
-            return next(answers([prompt], ongoing, settings, utility=self.utilities[utility], watch=watch))
-
-        try:
-            answer = await asyncio.get_running_loop().run_in_executor(self._threads, race)
-        except asyncio.CancelledError:
-            ongoing.cancel()
-            raise
+        started, watch = time.monotonic(), None if tell is None else watching(tell)
+        answer = await self.server(chat).answer_prompt(
+            prompt, settings, utility=self.utilities[utility], watch=watch, threads=self._threads
+        )
         self.metrics.count(answer)
         self.metrics.add("race_seconds_total", time.monotonic() - started)
         return answer

@@ -11,13 +11,14 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from mbrace.answers import Answer, Answering, Message, Prompt, answer_all, answers, prompt_of
 from mbrace.errors import ServiceError, SettingError, UserError, check_whole
+from mbrace.race import Watch
 from mbrace.records import Record, key
 from mbrace.sampler import Draws, Receipt, Want, ids_of, source_of
 from mbrace.servers.abilities import Abilities, Probe, beam_request, check_beams
@@ -101,6 +102,7 @@ class Server:
         self._client = Client(url, endpoint, api_key=api_key, concurrency=concurrency, retries=retries, timeout=timeout)
         self._file = None if save_draws is None else AnswerFile(save_draws)
         self._kept: dict[bytes, Future[Drawn]] = {}  # of a window that failed
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="mbrace-answer")  # of `answer_async`
         self._lock, self._probing = threading.Lock(), threading.Lock()
         self._abilities: Abilities | None = None
         self._has_sampled = False
@@ -192,10 +194,26 @@ class Server:
         **options: Any,
     ) -> Answer:
         """Like `answer`, for one prompt, in a service. Cancelling it cancels its requests."""
-        ongoing, record = Ongoing(self), prompt_of(prompt, id)
         settings = Answering(**{"logprobs": self.logprobs, **options})
+        return await self.answer_prompt(prompt_of(prompt, id), settings, utility=utility)
+
+    async def answer_prompt(
+        self,
+        prompt: Prompt,
+        settings: Answering,
+        *,
+        utility: Utility | PairFunction | None = None,
+        watch: Watch | None = None,
+        threads: Executor | None = None,
+    ) -> Answer:
+        """The answer to a prompt, by a race on one of `threads`. Cancelling it cancels its requests."""
+        ongoing = Ongoing(self)
+
+        def race() -> Answer:
+            return next(answers([prompt], ongoing, settings, utility=utility, watch=watch))
+
         try:
-            return await asyncio.to_thread(lambda: next(answers([record], ongoing, settings, utility=utility)))
+            return await asyncio.get_running_loop().run_in_executor(threads or self._threads, race)
         except asyncio.CancelledError:
             ongoing.cancel()
             raise
@@ -203,6 +221,7 @@ class Server:
     def close(self) -> None:
         """Cancel all requests, and close the connections and the file."""
         self._client.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
         if self._file is not None:
             self._file.close()
 
