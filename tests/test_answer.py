@@ -221,27 +221,6 @@ def test_turns_need_a_chat(model: Model) -> None:
         server(model, chat=False).answer([[{"role": "user", "content": "What?"}]])
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ('{"id": 1}', "give `prompt`, a text, or `messages`"),
-        ('{"prompt": 3}', "prompt: expected a text"),
-        ('{"prompt": " "}', "prompt: is empty"),
-        ("", "not JSON"),
-        ('{"messages": []}', "messages: expected a list such as"),
-        ('{"messages": [{"role": "user"}]}', "messages: the last one has no text in its content"),
-        ('{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "messages: the last one is empty"),
-    ],
-)
-def test_a_bad_prompt_is_refused(
-    model: Model, tmp_path: Path, line: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "p.jsonl").write_text(line + "\n")
-    assert main(["answer", f"{tmp_path}/p.jsonl", "-o", f"{tmp_path}/a", *flags(model)]) == 2
-    assert words in capsys.readouterr().err
-    assert model.bodies == []
-
-
 def test_paid_draws_are_never_lost_and_decode_reads_them(model: Model, tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text("one\ntwo\nthree\n")
     kept, out = tmp_path / "draws.jsonl", tmp_path / "a.jsonl"

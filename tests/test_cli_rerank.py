@@ -179,12 +179,3 @@ def test_a_checkpoint_that_needs_references_is_refused(
     assert run("rerank", tmp_path, "-o", tmp_path / "out.jsonl", "--qe", made) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out.jsonl").exists()
-
-
-def test_a_utility_without_references_leaves_no_output(
-    kiwi: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--utility", "xcomet", "--metric-model", kiwi]
-    assert run("decode", tmp_path, "-o", tmp_path / "out.jsonl", *options) == 2
-    assert "reads no reference, so it cannot be the utility of a race" in capsys.readouterr().err
-    assert not (tmp_path / "out.jsonl").exists()

@@ -274,15 +274,6 @@ def test_quality_utilities_are_refused_in_a_race(tmp_path: Path) -> None:
                 utility.pairs(["a"], ["b"], ["c"])
 
 
-def test_a_utility_without_source_has_no_quality(folder: Path, tmp_path: Path) -> None:
-    for utility in (
-        XCOMET(tiny_cross.make(tmp_path, "unite-mt-ref"), device="cpu"),
-        MetricX(tiny_cross.make_metricx(tmp_path, "metricx-23"), device="cpu"),
-    ):
-        with pytest.raises(mbrace.UserError, match="does not read the source"):
-            utility.quality(["a"], ["b"])
-
-
 @pytest.mark.parametrize("name", ["xcomet", "metricx"])
 def test_a_missing_source_is_named(name: str, request: pytest.FixtureRequest) -> None:
     utility = request.getfixturevalue(name)

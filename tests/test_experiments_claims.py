@@ -14,7 +14,7 @@ from scipy import stats
 
 import mbrace
 from mbrace.cli import main
-from mbrace.experiments.claims import claims, correct, margins, table_rows
+from mbrace.experiments.claims import claims, margins, table_rows
 from mbrace.experiments.significance import equivalence, ratio_interval
 from mbrace.experiments.tables import CandidateFile, other_scores, tables
 from mbrace.experiments.trials import (
@@ -205,13 +205,6 @@ def test_the_abstracts_claim_about_accuracy_is_a_paired_test() -> None:
         row = next(row for row in claims(found, found, {}) if "accuracy indistinguishable" in row["claim"])
         assert row["p"] == pytest.approx(2.0 ** (1 - wrong), abs=0.015)
         assert row["holds"] is not told
-
-
-def test_p_values_are_corrected_for_all_tests_of_a_report() -> None:
-    rows: list[dict[str, Any]] = [{"p": p} for p in (0.01, 0.04, 0.03, 0.005)] + [{"claim": "without a test"}]
-    correct(rows)
-    assert [row["p_holm"] for row in rows[:4]] == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert "p_holm" not in rows[4]
 
 
 def test_fast_is_what_the_presets_say_of_the_kind_of_utility() -> None:

@@ -193,13 +193,6 @@ def test_the_results_in_the_repository_are_what_their_data_give(tmp_path: Path) 
     assert sum(path.stat().st_size for path in kept.rglob("*") if path.suffix != ".png") < 12e6
 
 
-def test_results_embed_the_figures_that_were_drawn(results: Path) -> None:
-    words = (results / "out" / "RESULTS.md").read_text(encoding="utf-8")
-    embedded = re.findall(r"!\[[^\]]+\]\(figures/([^)]+)\)", words)
-    assert embedded == [f"{study}.{utility}.svg" for study in FIGURES for utility in ("chrf++", "chrf")]
-    assert all((results / "out" / "figures" / name).exists() for name in embedded)
-
-
 def test_any_name_of_a_file_is_shown_and_no_cell_is_a_formula(tmp_path: Path, five_rows: list[dict[str, Any]]) -> None:
     cut = [
         row | {"hypotheses": row["hypotheses"][:5], "pseudo_references": row["pseudo_references"][:9]}

@@ -258,35 +258,6 @@ def test_a_file_of_any_name_can_be_judged(
     assert "A = a\\x1b\\xff.jsonl, B = secret-b.jsonl\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--instructions", "gone.txt"], "--instructions gone.txt: No such file or directory"),
-        (["--instructions", "blank.txt"], "has no text"),
-        (["--instructions", "long.txt"], "longer than 10,000 characters"),
-        (["--instructions", "bytes.txt"], "not UTF-8 text"),
-    ],
-)
-def test_instructions_that_say_nothing_are_refused(
-    options: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name, content in (("blank.txt", b" \n"), ("long.txt", b"a" * 10_001), ("bytes.txt", b"\xff\xfe\xff")):
-        Path(name).write_bytes(content)
-    assert prepared(tmp_path, *options, monkeypatch=monkeypatch) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "ratings.db").exists()
-
-
-def test_a_blank_name_for_results_is_refused(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["judge-results", store.path, "--name-b", ""]) == 2
-    assert "--name-b: is blank" in capsys.readouterr().err
-
-
 def test_raters_can_read_the_instructions_at_the_start_and_at_every_item(store: Store) -> None:
     site = Site(instructions=paragraphs("Meaning first.\nThen style.\n\n<b>Not</b> length.\r\n"))
     assert site.instructions == ("Meaning first.\nThen style.", "<b>Not</b> length.")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from accessibility import WIDTHS, serious_findings
 from conftest import no_browser
-from judge_server import GOOD, Server, post, write_jsonl, write_study
+from judge_server import GOOD, Server, post, write_study
 
 from mbrace.judge.results import evaluate, read_ratings
 
@@ -131,26 +131,6 @@ def test_two_raters_at_once_on_a_phone_and_a_desktop_keep_apart(browser: Any, tm
     _, ratings = read_ratings(str(tmp_path / "ratings.db"))
     assert {(rating.rater, rating.choice) for rating in ratings} == {(1, "A"), (2, "B")}
     assert len(ratings) == 8
-
-
-@pytest.mark.browser
-def test_injected_markup_stays_text(browser: Any, tmp_path: Path) -> None:
-    hostile = "</p><script>alert(1)</script><img src=x onerror=alert(2)><b>\u202eevil\u202c</b> &lt; " + "x" * 10_000
-    a = write_jsonl(tmp_path / "a.jsonl", [{"id": 1, "text": hostile}])
-    b = write_jsonl(tmp_path / "b.jsonl", [{"id": 1, "text": "<style>*{display:none}</style> שלום"}])
-    s = write_jsonl(tmp_path / "s.jsonl", [{"id": 1, "source": "<a href='javascript:alert(3)'>x</a>"}])
-    with (
-        Server([a, b, "--source", s, "-o", str(tmp_path / "r.db")]) as server,
-        Rater(browser, server.links[0]) as rater,
-    ):
-        rater.begin()
-        texts = rater.page.locator(".card .text").all_inner_texts()
-        assert hostile.replace("\u202e", "U+202E").replace("\u202c", "U+202C") in texts
-        assert "<style>*{display:none}</style> שלום" in texts
-        assert rater.page.locator(".source .text").inner_text() == "<a href='javascript:alert(3)'>x</a>"
-        assert rater.page.locator("main :is(script, img, style, b, a)").count() == 0
-        assert rater.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        assert rater.complaints == []
 
 
 @pytest.mark.browser

@@ -316,20 +316,6 @@ def test_the_lowest_temperature_samples_the_most_probable_ids(translator: mbrace
 
 
 @pytest.mark.parametrize(
-    ("schedule", "message"),
-    [
-        ("all", "schedule 'all': a live source has no last pseudo-reference; give the sizes"),
-        ("4,16", "schedule '4,16': give growing whole numbers"),
-        ([], "schedule \\[\\]: give whole numbers"),
-        ([16, 4], "schedule \\[16, 4\\]: sizes must increase"),
-    ],
-)
-def test_translate_refuses_a_schedule_that_cannot_be(translator: mbrace.Seq2Seq, schedule: Any, message: str) -> None:
-    with pytest.raises(mbrace.UserError, match=message):
-        translator.translate(["a"], beam=2, schedule=schedule)
-
-
-@pytest.mark.parametrize(
     "ask",
     [
         lambda model: model.beam("Hallo", k=2),

@@ -9,7 +9,7 @@ import pytest
 
 import mbrace
 from mbrace.errors import UserError
-from mbrace.utilities.named import NAMED, check_utility, kind_of, make_utility, model_of, uses_model
+from mbrace.utilities.named import NAMED, kind_of, make_utility, model_of, uses_model
 
 
 @pytest.mark.parametrize(
@@ -59,55 +59,6 @@ def test_functions_and_mixtures_with_them(tmp_path: Path) -> None:
     assert make_utility(name).pairs(["a"], ["b"]).tolist() == [1]
     mixture = make_utility(f"{name}:3+chrf:1", {"scale": "fixed"})
     assert mixture.pairs(["a"], ["b"])[0] == 3.0
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "model", "message"),
-    [
-        (
-            "blue",
-            {},
-            None,
-            "utility blue: unknown; did you mean bleu.*module:function, file.py:function, or a mixture",
-        ),
-        ("bleu", {"tokenise": "char"}, None, "tokenise: not one of bleu; it takes tokenize, smooth_method"),
-        ("wer", {"kind": "cer"}, None, "kind: not one of wer; it takes unit, lowercase"),
-        ("bleu", {"threads": "2"}, None, "threads: not one of bleu"),
-        ("my.module:f", {"a": "b"}, None, "a: not one of my.module:f; it takes none"),
-        (
-            "bleu",
-            {},
-            "en",
-            "model en: only valid with utility comet, embedding, learned, bertscore, bleurt, xcomet, metricx, not bleu",
-        ),
-        ("bleurt", {}, None, "utility bleurt: needs model"),
-        ("chrf:1+bertscore:1", {}, None, "utility bertscore: needs model"),
-        ("unified", {}, None, "utility unified: is xcomet now"),
-        ("cometkiwi", {}, None, "cometkiwi: estimates quality and reads no reference; use it to rerank"),
-        ("judge", {"url": "http://a"}, None, "utility judge: needs model, those of its server"),
-        ("chrf:1+bleu:1", {}, "en", "model en: chrf:1.bleu:1 has no neural part"),
-        ("chrf:1+bleu:1", {"tokenize": "char"}, None, "tokenize: no option of the mixture .* chrf.lowercase"),
-        ("chrf:1+blue:1", {}, None, "utility blue: unknown"),
-        ("chrf:1+bleu:1", {"bleu.order": "1"}, None, "order: not one of bleu"),
-    ],
-)
-def test_what_is_wrong_is_refused_unloaded(name: str, options: dict[str, str], model: str | None, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        check_utility(name, options, model=model)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("bleu", {"lowercase": "maybe"}, "lowercase 'maybe': expected yes or no"),
-        ("bleu", {"max_ngram_order": "four"}, "max_ngram_order 'four': expected a whole number"),
-        ("chrf", {"beta": "x"}, "beta 'x': expected a number"),
-        ("chrf:1+bleu:1", {"scale": "odd"}, "scale 'odd': unknown"),
-    ],
-)
-def test_wrong_values_are_refused_by_name(name: str, options: dict[str, str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make_utility(name, options)
 
 
 def test_every_name_is_a_class_that_exists() -> None:

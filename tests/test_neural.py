@@ -186,13 +186,6 @@ def test_a_head_without_memory_for_all_pairs_takes_fewer_and_says_so_once(monkey
         head.score([block])
 
 
-def test_no_source_for_a_metric_that_reads_it_is_an_error(comet: Comet) -> None:
-    with pytest.raises(mbrace.UserError, match="source: missing"):
-        mbrace.decode(["a", "b"], ["a", "c"], utility=comet)
-    with pytest.raises(mbrace.UserError, match="give sources"):
-        comet.pairs(["a"], ["b"])
-
-
 def test_the_switch_of_attention_is_put_back_by_the_last_thread() -> None:
     switches = torch.backends.cuda
     assert switches.cudnn_sdp_enabled()
@@ -211,13 +204,6 @@ def test_the_switch_of_attention_is_put_back_by_the_last_thread() -> None:
     leave.set()
     thread.join()
     assert switches.cudnn_sdp_enabled()
-
-
-def test_wrong_device_and_dtype_are_named(folder: Path) -> None:
-    with pytest.raises(mbrace.UserError, match="device gpu7"):
-        Comet(folder, device="gpu7")
-    with pytest.raises(mbrace.UserError, match="dtype int3"):
-        Comet(folder, dtype="int3")
 
 
 def test_decode_and_score_take_a_comet_checkpoint(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ import transformers
 import mbrace
 from mbrace.cli import main
 from mbrace.neural.comet import SHIPPED, Learned
-from mbrace.training import metric as train_metric
 from mbrace.training.metric_data import kendall, pearson, read_judgements
 from mbrace.training.metric_head import Vectors
 
@@ -230,34 +228,6 @@ def test_a_cache_that_is_not_one_is_named(damage: str, tmp_path: Path) -> None:
         vectors("x", ["a"], cache)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["-o", "file"], r"-o file: file/hparams.yaml cannot be written \(.*\); give another folder"),
-        (["-o", "file/below"], r"-o file/below: .* cannot be written \(Not a directory\)"),
-        (["-o", "taken"], r"-o taken: taken/hparams.yaml cannot be written \(Is a directory\)"),
-        (["--cache", "file/c.pt"], r"--cache file/c.pt: .* cannot be written \(.*\); give another file"),
-        (["--cache", "taken"], r"--cache taken: .* cannot be written \(Is a directory\)"),
-        (["--seed", "-1"], r"--seed -1: must be from 0"),
-        (["--seed", str(2**64)], r"--seed 18446744073709551616: must be from 0"),
-        (["--encoder", "./none"], r"./none: no such file or folder"),
-    ],
-)
-def test_what_cannot_work_is_said_before_embedding(
-    options: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("file").touch()
-    Path("taken", "hparams.yaml").mkdir(parents=True)
-    monkeypatch.setattr(train_metric, "Vectors", None)  # a call would be a TypeError
-    assert main(["train-metric", str(judgements(tmp_path, ["xx-en"])), "-o", "out", *options]) == 2
-    assert re.search(message, capsys.readouterr().err)
-
-
 def test_the_caches_folder_is_made_and_the_cache_is_used(
     tmp_path: Path, tiny: Callable[[int], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -279,24 +249,6 @@ def test_a_shipped_head_is_small_and_holds_no_encoder(name: str) -> None:
     state = torch.load(path, weights_only=True)["state_dict"]
     assert not any(key.startswith("encoder.") for key in state)
     assert (folder / "card.md").is_file()
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("lp\tmt\tz\n", r"t.tsv:1: header must name"),
-        (HEADER + "de-en\ta\tb\tc\n", r"t.tsv:2: z: 'c' is not a number"),
-        (HEADER + "de-en\ta\tb\t1\nde-en\ta\tb\tnan\n", r"t.tsv:3: z: nan is not finite; give a number"),
-        (HEADER + "de-en\ta\tb\t-1e999\n", r"t.tsv:2: z: -inf is not finite"),
-        (HEADER + "de-en\ta\tb\n", r"t.tsv:2: 3 fields"),
-        (HEADER + "de-fr\ta\tb\t1\n", r"no judgement of a translation into en"),
-    ],
-)
-def test_a_wrong_table_is_named_by_line(text: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "t.tsv"
-    path.write_text(text)
-    with pytest.raises(mbrace.UserError, match=message):
-        read_judgements(str(path), target="en")
 
 
 def test_correlations_by_hand() -> None:

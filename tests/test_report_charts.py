@@ -12,7 +12,6 @@ import pytest
 
 from mbrace.experiments import figures, report
 from mbrace.experiments.summary import describe_utility, short_description
-from mbrace.experiments.trials import ALPHAS
 
 SHARED = {"pair": "de-en", "utility": "chrF++", "split": "valid"}
 
@@ -89,9 +88,3 @@ def test_what_learned_means_is_said_and_what_needs_no_words_gets_none() -> None:
     assert describe_utility("learned").startswith("learned, a small neural metric")
     assert describe_utility("learned multi").endswith("(multi)")
     assert short_description("learned multi") == "learned multi (a small neural metric)"
-
-
-def test_series_differ_in_colour_and_alphas_in_marker() -> None:
-    styles = [f"alpha{round(100 * alpha)}" for alpha in ALPHAS]
-    assert len({colour for colour, _ in figures.SERIES.values()}) == len(figures.SERIES)
-    assert len({figures.SERIES[style][1] for style in styles}) == len(styles)
