@@ -132,11 +132,6 @@ def test_a_bad_option_is_named(options: dict[str, Any], message: str) -> None:
         ChrF(**options)
 
 
-def test_sides_of_different_length_are_a_user_error() -> None:
-    with pytest.raises(UserError, match="2 hypotheses but 1 references"):
-        ChrF().pairs(["a", "b"], ["a"])
-
-
 def test_unknown_instruction_set_is_a_user_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MBRACE_SIMD", "mmx")
     with pytest.raises(UserError, match="MBRACE_SIMD=mmx"):

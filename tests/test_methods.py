@@ -89,14 +89,6 @@ def test_low_rank_is_that_of_a_naive_transcription() -> None:
     np.testing.assert_allclose(found, expected, atol=1e-8)
 
 
-def test_pairs_that_were_not_scored_are_completed_to_near_their_values() -> None:
-    rng = np.random.default_rng(0)
-    table = 50 + 7 * rng.normal(size=(60, 3)) @ rng.normal(size=(3, 60))
-    mask = rng.random((60, 60)) < 0.4
-    found = complete(np.where(mask, table, 0), mask, 3, rng)
-    assert np.abs(found - table)[~mask].mean() < 0.2 * np.abs(table - table[mask].mean())[~mask].mean()
-
-
 def test_low_rank_does_not_depend_on_the_scale_of_a_utility() -> None:
     one = records(1)[0]
     plain = mbrace.decode(one.hypotheses, one.pseudo_references, utility=overlap, method="low-rank", nbest=5)
@@ -148,7 +140,6 @@ def test_a_live_source_is_asked_once_for_all() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"method": "nothing"}, "method 'nothing': unknown"),
         ({"method": mbrace.LowRank}, "give a name such as 'aggregate', or an object"),
         ({"method": "centroid"}, "method 'centroid': utility chrF2.* has no embeddings to cluster; choose comet"),
         ({"method": "aggregate", "utility": overlap}, "method 'aggregate': utility overlap cannot average references"),
@@ -156,12 +147,7 @@ def test_a_live_source_is_asked_once_for_all() -> None:
             {"method": "aggregate"},
             "for a string metric, exact pairs take no longer than their aggregate: leave the method out",
         ),
-        (
-            {"method": "low-rank", "prune": mbrace.Bottom(0.5)},
-            'only valid without method="low-rank", which prunes none',
-        ),
         ({"method": "low-rank", "pool": True}, "method .low-rank.: only valid without pool"),
-        ({"method": "low-rank", "exclude_self": True}, 'exclude_self True: only valid without method="low-rank"'),
         ({"method": mbrace.LowRank(), "exclude_self": True}, "exclude_self True: only valid without method"),
         ({"method": "low-rank", "keep_utilities": True}, "keep_utilities: only valid without method="),
         ({"method": "low-rank", "utility": Mixture([(mbrace.ChrF(), 1.0)])}, "is scaled by whole tables"),

@@ -55,32 +55,6 @@ def test_the_output_is_that_of_mbrs(run: dict[str, Any], here: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ("--decoder aggregate_mbr", "--decoder aggregate_mbr --metric bleu: exact pairs take no longer"),
-        ("--decoder rerank --metric cometkiwi -s source --metric.model Q", "use mbrace rerank --hypotheses hypotheses"),
-        ("--decoder exotic", "--decoder exotic: not here; choose from mbr, pruning_mbr"),
-        ("--metric.word_order 2", "--metric.word_order: no option of --metric bleu"),
-        ("--metric chrf --metric.word_order 3", "--metric.word_order 3: choose from 0, 1, 2"),
-        ("--metric bertscore --metric.lang de", "--metric.lang: give the encoder: --metric.model_type MODEL"),
-        ("--metric bertscore", "give the encoder: --metric.model_type MODEL"),
-        ("--config_path x.yaml", "--config_path: give the options themselves"),
-        ("--selector diverse", "--selector diverse: use mbrace decode --nbest N --method diverse"),
-        ("--reference_lprobs short", "short: ends early"),
-        ("--nbest 0", "--nbest 0: must be 1 or more"),
-        ("--num_candidate 3", "--num_candidate: no such option; did you mean --num_candidates?"),
-    ],
-)
-def test_what_is_not_here_is_refused_by_name(
-    options: str, says: str, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("short").write_text("-1\n")
-    assert main(["mbrs-decode", "hypotheses", "-n", "16", *options.split(), "-o", "out"]) == 2
-    assert says in capsys.readouterr().err
-    assert not Path("out").exists()
-
-
-@pytest.mark.parametrize(
     ("options", "ours"),
     [
         ("", "--utility bleu --schedule all --prune none"),

@@ -137,9 +137,10 @@ def test_exact_match_makes_decoding_a_vote() -> None:
 
 @pytest.mark.parametrize(
     "utility",
-    [mbrace.TER(), mbrace.EditDistance(kind="wer"), mbrace.EditDistance(), mbrace.RougeL(), mbrace.ExactMatch()],
+    [mbrace.BLEU(tokenize="intl"), mbrace.TER(), mbrace.EditDistance(kind="wer"), mbrace.EditDistance(),
+     mbrace.RougeL(), mbrace.ExactMatch()],
     ids=lambda utility: type(utility).__name__,
-)
+)  # fmt: skip
 def test_races_and_brute_force_agree(utility: Utility) -> None:
     rng = np.random.default_rng(5)
     texts = [" ".join(rng.choice(list("abcde"), 5)) for _ in range(24)]
@@ -152,6 +153,8 @@ def test_races_and_brute_force_agree(utility: Utility) -> None:
 
 
 def test_abilities_are_the_written_ones() -> None:
+    assert isinstance(mbrace.BLEU(), CorpusUtility)
+    assert isinstance(mbrace.BLEU(), ParallelUtility)
     assert isinstance(mbrace.TER(), CorpusUtility)
     assert isinstance(mbrace.EditDistance(), CorpusUtility)
     assert not isinstance(mbrace.ExactMatch(), CorpusUtility)
