@@ -32,6 +32,7 @@ import sys
 import tarfile
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -60,21 +61,35 @@ def work(args: argparse.Namespace) -> None:
     log(f"worker: finished, {idle:.0f} s without work")
 
 
-def collect_all(args: argparse.Namespace) -> None:
-    """Outcomes of every set from the parts that are there, and the digests of their candidates."""
-    folder, found = JobFolder(args.out), {}
+def collect_set(args: argparse.Namespace, pair: str, split: str) -> dict[str, Any]:
+    """The outcomes of one set from the parts that are there, if there are any: its counts and digests."""
+    found: dict[str, Any] = {}
+    target = args.out / "results" / ("confirmation" if split in CONFIRM[pair] else "")
+    extra = {"candidates": {**made(args), "model": MODEL_OF[pair]}}
+    guarded(
+        f"collect {pair}.{split}",
+        lambda: found.update({f"{pair}.{split}": collect(JobFolder(args.out), pair, split, target, extra)}),
+    )
+    return found
+
+
+def made(args: argparse.Namespace) -> dict[str, Any]:
+    """How candidates are made."""
     beam, samples = (8, 16) if args.small else (256, 1024)
-    made = {"beam": beam, "samples": samples, "epsilon": 0.02, "seed": 1}
-    for pair in args.pairs:
-        for split in splits_of(pair):
-            name = f"{pair}.{split}"
-            extra = {"candidates": {**made, "model": MODEL_OF[pair]}}
-            target = args.out / "results" / ("confirmation" if split in CONFIRM[pair] else "")
-            guarded(f"collect {name}", lambda: found.update({name: collect(folder, pair, split, target, extra)}))  # noqa: B023
+    return {"beam": beam, "samples": samples, "epsilon": 0.02, "seed": 1}
+
+
+def collect_all(args: argparse.Namespace) -> None:
+    """Outcomes of every set, and the digests of their candidates."""
+    found: dict[str, Any] = {}
+    sets = [(pair, split) for pair in args.pairs for split in splits_of(pair)]
+    with ProcessPoolExecutor(min(args.workers, len(sets))) as pool:
+        for one_set in pool.map(collect_set, [args] * len(sets), *zip(*sets, strict=True)):
+            found |= one_set
     (args.out / "results").mkdir(exist_ok=True)
-    (args.out / "results" / "candidates.json").write_text(json.dumps({"made": made, **found}, indent=1) + "\n")
-    for name, one_set in found.items():
-        log(f"{name}: {one_set['sentences']} of {one_set['of']} sentences, sha256 {one_set['sha256'][:16]}")
+    (args.out / "results" / "candidates.json").write_text(json.dumps({"made": made(args), **found}, indent=1) + "\n")
+    for name, counts in found.items():
+        log(f"{name}: {counts['sentences']} of {counts['of']} sentences, sha256 {counts['sha256'][:16]}")
 
 
 def runtimes(args: argparse.Namespace) -> None:

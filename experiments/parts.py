@@ -36,7 +36,7 @@ from mbrace.experiments.tables import (
     pseudo_references_of,
     slug,
 )
-from mbrace.experiments.trials import SCORE_BY, SIZES, Outcomes, run_part, table_settings
+from mbrace.experiments.trials import RACING, SCORE_BY, SIZES, STANDARD, Outcomes, run_part, table_settings
 from mbrace.io.atomic import replace_file
 from mbrace.metrics.bleu import BLEU
 from mbrace.metrics.chrf import ChrF
@@ -202,12 +202,24 @@ def race_job(job: Job) -> list[Outcomes]:
                 if index in recorded
             ],
             "digests": [record_digest(record) for record in records],
+            "answers": answers_of(raced, records),
         }
         found.append(raced)
     seconds = {"tables": built - started, "races": time.perf_counter() - built}
     for raced in found:
         raced.about["seconds"] = seconds
     return found
+
+
+def answers_of(raced: Outcomes, records: Sequence[Record]) -> list[dict[str, Any]]:
+    """What standard MBR and alpha = 0.99 answer in the first trial, for people to compare."""
+    systems = {"standard": raced.settings.index(STANDARD), "racing": raced.settings.index(RACING)}
+    choice = raced.measures["choice"]
+    return [
+        {"id": record.id, "source": record.source, "reference": record.reference}
+        | {name: record.hypotheses[int(choice[row, index, 0])] for name, row in systems.items()}
+        for index, record in enumerate(records)
+    ]
 
 
 def score_beams(
@@ -321,6 +333,9 @@ def collect(folder: JobFolder, name: str, split: str, out: Path, extra: Mapping[
         }
         target = out / "data" / f"{name}.{split}.{slug(label)}.npz"
         outcomes.save(target)
+        answers = [json.dumps(answer, ensure_ascii=False) + "\n" for raced in own for answer in raced.about["answers"]]
+        (out / "answers").mkdir(exist_ok=True)
+        (out / "answers" / f"{name}.{split}.{slug(label)}.jsonl").write_text("".join(answers), encoding="utf-8")
         if races := [race for raced in own for race in raced.about["races"]]:
             save_races(target, outcomes.about, races)
     return {"sentences": len(digests), "of": chosen.sentences, "sha256": whole, "records": [d[:16] for d in digests]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,9 +65,10 @@ def train_one(args: argparse.Namespace, name: str, data: TrainingData, *, spm: P
     options: dict[str, Any] = {"size": "tiny", "steps": 12, "validate_every": 12, "chrf_sentences": 0}
     if not args.small:
         minutes = args.minutes or model.minutes
-        options = {"size": model.size, "minutes": minutes, "rate": 6e-4, "dropout": model.dropout, "warmup": 1000}
+        options = {"size": model.size, "minutes": minutes, "rate": 5e-4, "dropout": model.dropout, "warmup": 1000}
         options |= {"tokens": model.tokens, "threads": 5, "subword_sampling": model.sampling}
         options |= {"chrf_sentences": 0, "half": True}  # the whole sets are scored at the end
     log(f"{name}: {len(pairs)} pairs, {options}")
     train_model(pairs, valid, folder, TrainingOptions(**options), spm=pieces)
-    log(f"{name}: trained")
+    weights = (folder / "model.safetensors").read_bytes()
+    log(f"{name}: trained; weights {len(weights) / 1e6:.0f} MB, sha256 {hashlib.sha256(weights).hexdigest()}")
