@@ -75,7 +75,7 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Measure, in turns, and write the table."""
+    """Measure, interleaved, and write the table."""
     original = load_original(args.folder / "package")
     size = 12 if args.tiny else args.size
     strings = json.loads((args.folder / "strings.json").read_text(encoding="utf-8"))[: args.sentences]

@@ -139,7 +139,7 @@ def threads(budget: float, sentences: int = 64) -> list[dict]:
     counts = sorted({1, 2, cores()})
     times, processor = dict.fromkeys(counts, float("inf")), dict.fromkeys(counts, float("inf"))
     began = time.perf_counter()
-    while time.perf_counter() - began < 8 * budget:  # in turns, so that all see the same machine
+    while time.perf_counter() - began < 8 * budget:  # interleaved, so that all see the same machine
         for count in counts:
             processor[count] = min(processor[count], best(lambda count=count: corpus(count), seconds=0))
             times[count] = min(

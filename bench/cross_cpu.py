@@ -84,7 +84,7 @@ def main() -> None:
 def measure(
     utility: Any, records: Sequence[mbrace.Record], tables: dict[Any, Table], repeats: int, part: int
 ) -> dict[str, Any]:
-    """Seconds of the race and of the unpruned run, for all sentences; both after a warm-up, in turns."""
+    """Seconds of the race and of the unpruned run, for all sentences; both after a warm-up, interleaved."""
     pays = SpeedOnly(utility, tables)
     unpruned(utility, tables, 1)
     races, others, answers = [], [], []

@@ -123,7 +123,7 @@ def moving(race: Race) -> str:
 
 
 def _frame(race: Race, index: int, full: int) -> list[str]:
-    """What stands beside the dots after so many steps."""
+    """What is next to the dots after so many steps."""
     left, step = 318, race.steps[index - 1] if index else None
     drawn, alive, calls = (
         (step.pseudo_references, len(step.survivors), step.utility_calls) if step else (0, len(race.hypotheses), 0)

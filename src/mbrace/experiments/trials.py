@@ -268,8 +268,8 @@ def run_part(
     kinds: dict[str, Any] = dict.fromkeys(("score", "rr", "strict_rr", "lost"), np.float32)
     kinds |= {"accuracy": np.bool_, "strict_accuracy": np.bool_, "choice": np.int16}
     measures: dict[str, NDArray[Any]] = {m: np.zeros(shape, dtype=kinds.get(m, np.int32)) for m in MEASURES}
-    counted = SHOWN if set(SHOWN) <= set(settings) else ()
-    survivors = np.zeros((len(counted), *shape[1:], len(schedule)), dtype=np.int16)
+    shown = SHOWN if set(SHOWN) <= set(settings) else ()
+    survivors = np.zeros((len(shown), *shape[1:], len(schedule)), dtype=np.int16)
     pruned = np.zeros((len(sizes), len(ALPHAS), len(tables), trials), dtype=np.bool_)
     others = {name: np.zeros((len(scored), *shape[1:]), dtype=np.float32) for name in tables[0].others}
     most = max([schedule[-1], *sizes, *(setting.schedule[-1] for setting in settings if setting.schedule)])
@@ -289,9 +289,9 @@ def run_part(
                 if setting in scored:
                     for other, scores in table.others.items():
                         others[other][scored.index(setting), sentence, trial] = scores[answer.index]
-                if setting in counted:
+                if setting in shown:
                     left = [step.survivors for step in answer.steps] or [1]
-                    survivors[counted.index(setting), sentence, trial] = left + left[-1:] * (len(schedule) - len(left))
+                    survivors[shown.index(setting), sentence, trial] = left + left[-1:] * (len(schedule) - len(left))
         if sizes:
             pruned[..., trial] = false_pruning(tables, records, replay, sizes, trial_seed)
     return Outcomes(settings, measures, survivors, pruned, sizes, other_scores=others, scored=scored)

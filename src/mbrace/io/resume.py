@@ -177,7 +177,7 @@ class InputDigest:
     def __init__(self, before: Mapping[str, Any] | None = None) -> None:
         self._before = before or {}
         self._now = _Checksum()
-        self._remembered: list[_Checksum] = []
+        self._kept: list[_Checksum] = []
         self._waiting: deque[_Checksum] = deque()  # of records whose answers may not be written yet
         self._expected: deque[tuple[Record, _Checksum]] = deque()  # of records without an answer
 
@@ -201,7 +201,7 @@ class InputDigest:
         if not is_new and len(self._waiting) > LINES_PER_MEMBER:  # a compressed file is cut off after a full member
             self._waiting.popleft()
         if self._now.number & (self._now.number - 1) == 0:
-            self._remembered.append(self._now)
+            self._kept.append(self._now)
         return self._before.get(str(self._now.number)) in (None, str(self._now))
 
     def forget(self, *, waiting: int) -> None:
@@ -216,7 +216,7 @@ class InputDigest:
 
     def describe(self) -> dict[str, str]:
         """The remembered checksums, by the number of records."""
-        checksums = (*self._remembered, *self._waiting, *(checksum for _, checksum in self._expected))
+        checksums = (*self._kept, *self._waiting, *(checksum for _, checksum in self._expected))
         return {str(checksum.number): str(checksum) for checksum in checksums}
 
 

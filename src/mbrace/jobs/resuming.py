@@ -31,7 +31,7 @@ class SetAside(NamedTuple):
     is_answered: bool
 
 
-def unanswered(
+def skip_answered(
     items: Iterable[Item], output: Output, set_aside: Callable[[SetAside], None] = lambda item_set_aside: None
 ) -> Iterator[Item]:
     """The items after those that an earlier run answered or set aside; the files must match the input, in order.
@@ -120,53 +120,53 @@ def retry_set_aside(
     if iter(items) is items:
         raise UserError(f"{Parameter('on_error', 'retry')}: reads the input twice; give a file, not standard input")
     set_aside: list[SetAside] = []
-    unanswered(items, output, set_aside.append)
+    skip_answered(items, output, set_aside.append)
     if not set_aside:
         return 0
     to_retry = [each for each in set_aside if not each.is_answered]
-    outcomes: dict[int, Outcome] = {}
+    results: dict[int, Outcome] = {}
     failure: UserError | None = None
     try:
         made = worker(until(each.item for each in to_retry), skip=True)
         for each, outcome in zip(to_retry, made, strict=False):
-            outcomes[each.position] = outcome
+            results[each.position] = outcome
     except UserError as error:  # raised below, after the answers made so far are saved
         failure = error
     files, text, kept = output.files, output.text, output.written.kept
-    errors = list(_errors(files, set_aside, outcomes))
+    errors = list(_errors(files, set_aside, results))
     _forget_digests(files)
-    _replace(files, lambda: _merged(_written(files, kept), {each.position for each in to_retry}, outcomes, text=text))
+    _replace(files, lambda: _merged(_written(files, kept), {each.position for each in to_retry}, results, text=text))
     if errors:
         replace_file(files.errors, b"".join(errors))
     else:
         os.unlink(files.errors)
     if failure is not None:
         raise failure
-    return sum(bad is None for _, bad in outcomes.values())
+    return sum(bad is None for _, bad in results.values())
 
 
 def _merged(
-    lines: Iterator[bytes], set_aside: set[int], outcomes: Mapping[int, Outcome], *, text: bool
+    lines: Iterator[bytes], set_aside: set[int], results: Mapping[int, Outcome], *, text: bool
 ) -> Iterator[bytes]:
-    """The lines of an output, with those of new outcomes at their positions. Text output has a line for each record
+    """The lines of an output, with those of new results at their positions. Text output has a line for each record
     set aside."""
     last = max(set_aside, default=-1)
     for position in itertools.count():
         line = None if position in set_aside and not text else next(lines, None)
-        if position in outcomes:
-            line = outcomes[position][0]
+        if position in results:
+            line = results[position][0]
         if line is not None:
             yield line
         elif position > last:
             return
 
 
-def _errors(files: OutputFiles, set_aside: Sequence[SetAside], outcomes: Mapping[int, Outcome]) -> Iterator[bytes]:
+def _errors(files: OutputFiles, set_aside: Sequence[SetAside], results: Mapping[int, Outcome]) -> Iterator[bytes]:
     """The lines about records that stay set aside."""
     with open(files.errors, "rb") as file:
         for each, line in zip(set_aside, file, strict=False):
-            if each.position in outcomes:
-                bad = outcomes[each.position][1]
+            if each.position in results:
+                bad = results[each.position][1]
                 if bad is not None:
                     yield bad.to_line()
             elif not each.is_answered:  # the run ended before it was tried

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args
 from mbrace.errors import FORCE, MOST_THREADS, RESUME, ServiceError, SettingError, UserError, check_whole
 from mbrace.io.candidates import Bad, Item, bad_from
 from mbrace.io.output import Output, OutputFiles
-from mbrace.jobs.resuming import retry_set_aside, unanswered
+from mbrace.jobs.resuming import retry_set_aside, skip_answered
 from mbrace.jobs.terminal import Stop, progress_bar
 from mbrace.records import Record
 from mbrace.result import Phases
@@ -177,7 +177,7 @@ def run_worker(
     """Give `items` to a worker and write its lines, after those that `output` already has."""
     summary = worker.summary
     started = time.perf_counter()
-    rest = unanswered(items, output)
+    rest = skip_answered(items, output)
     output.start()
     summary.kept = output.written.kept
     advance(summary.kept)
