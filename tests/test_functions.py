@@ -8,7 +8,7 @@ import pytest
 
 import mbrace
 from mbrace.errors import UserError
-from mbrace.utilities.functions import load_function
+from mbrace.utilities.named import load_function
 from mbrace.utility import Pairwise
 
 CODE = """

@@ -23,7 +23,7 @@ COMMANDS = {  # the module of each, and its function that adds the options
     "train": ("train", "add"),
     "train-metric": ("train", "add_metric"),
     "export": ("decode", "add_export"),
-    "experiment": ("experiment", "add"),
+    "experiment": ("score", "add_experiment"),
     "compare": ("score", "add_compare"),
     "judge": ("judge", "add"),
     "judge-results": ("judge", "add_results"),
