@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections import Counter
-from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "experiments"))
 import answers as study
+import pytest
 
 import mbrace
 from mbrace.answers import Answering, Vote, answers, prompt_of

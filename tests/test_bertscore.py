@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tiny
+import tiny_encoders
 import torch
 
 import mbrace
@@ -17,9 +18,6 @@ from mbrace.neural.bertscore import BERTScore, known_layer
 from mbrace.utility import Ask, Sentence
 
 ORACLE = Path(__file__).parent / "oracle"
-sys.path.insert(0, str(ORACLE))
-import tiny  # noqa: E402
-import tiny_encoders  # noqa: E402
 
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
-from pathlib import Path
 
+import calibration
 import numpy as np
 import pytest
-from scipy import stats
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "experiments"))
-import calibration
 import ratings
+from scipy import stats
 
 from mbrace.experiments.tables import Table
 from mbrace.judge.results import sign_test

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny
+import tiny_cross
 
 import mbrace
 from mbrace.cli import main
 
 ORACLE = Path(__file__).parent / "oracle"
-sys.path.insert(0, str(ORACLE))
-import tiny  # noqa: E402
-import tiny_cross  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*length limit:UserWarning")
 SCORES = json.loads((ORACLE / "scores_cross.json").read_text())

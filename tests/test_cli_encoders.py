@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny_bleurt
+import tiny_encoders
 
 from mbrace.cli import main
 
 ORACLE = Path(__file__).parent / "oracle"
-sys.path.insert(0, str(ORACLE))
-import tiny_bleurt  # noqa: E402
-import tiny_encoders  # noqa: E402
 
 SCORES = json.loads((ORACLE / "scores_encoders.json").read_text())
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tiny
+import tiny_cross
 from cli_helpers import lines
 
 import mbrace
@@ -18,9 +19,6 @@ from mbrace.cli import main
 from mbrace.utilities.named import load_quality
 
 ORACLE = Path(__file__).parent / "oracle"
-sys.path.insert(0, str(ORACLE))
-import tiny  # noqa: E402
-import tiny_cross  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*length limit:UserWarning", "ignore:.*over the metric's limit")
 SCORES = json.loads((ORACLE / "scores_cross.json").read_text())

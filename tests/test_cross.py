@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny
+import tiny_cross
 import torch
 
 import mbrace
@@ -22,10 +23,6 @@ from mbrace.cross.metricx import MetricX
 from mbrace.cross.xcomet import XCOMET, span_score
 from mbrace.neural.comet import Referenceless
 from mbrace.neural.device import prefetched
-
-sys.path.insert(0, str(Path(__file__).parent / "oracle"))
-import tiny
-import tiny_cross
 
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 

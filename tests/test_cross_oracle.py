@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny
+import tiny_cross
 import torch
 
 from mbrace.cross.metricx import MetricX
@@ -16,9 +17,6 @@ from mbrace.neural.comet import Referenceless
 from mbrace.utility import Ask, Sentence
 
 ORACLE = Path(__file__).parent / "oracle"
-sys.path.insert(0, str(ORACLE))
-import tiny  # noqa: E402
-import tiny_cross  # noqa: E402
 
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 pytestmark = pytest.mark.filterwarnings("ignore:.*length limit:UserWarning", "ignore:.*over the metric's limit")

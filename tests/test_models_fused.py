@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
 import test_models_kv_cache
 import tiny_models
+import torch
 
 import mbrace
 from mbrace.models import beam_search, gpu

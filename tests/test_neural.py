@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
 import mbrace
@@ -20,9 +20,6 @@ from mbrace.neural.comet import Comet
 from mbrace.neural.device import without_cudnn_attention
 from mbrace.neural.encoder import Encoder
 from mbrace.neural.head import Estimator, PairBlock
-
-sys.path.insert(0, str(Path(__file__).parent / "oracle"))
-import tiny
 
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 

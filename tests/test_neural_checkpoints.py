@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny
 import torch
 
 import mbrace
 from mbrace.neural.comet import Comet
-
-sys.path.insert(0, str(Path(__file__).parent / "oracle"))
-import tiny
 
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 

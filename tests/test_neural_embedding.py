@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tiny
 import torch
 import transformers
 from huggingface_hub.utils import filter_repo_objects
@@ -20,9 +20,6 @@ import mbrace
 from mbrace.neural import pretrained
 from mbrace.neural.comet import Comet
 from mbrace.neural.embedding import Embedding
-
-sys.path.insert(0, str(Path(__file__).parent / "oracle"))
-import tiny
 
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
 from test_neural import plain
 
 from mbrace.neural.head import Estimator, PairBlock, choose_kernels

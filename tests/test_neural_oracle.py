@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
 from mbrace.neural.comet import Comet
 from mbrace.utility import Ask, Sentence
 
 ORACLE = Path(__file__).parent / "oracle"
-sys.path.insert(0, str(ORACLE))
-import tiny  # noqa: E402
 
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

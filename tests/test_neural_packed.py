@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tiny
 import torch
 import transformers
 
@@ -18,9 +18,6 @@ from mbrace.neural.comet import Comet
 from mbrace.neural.encoder import Encoder, Readout
 from mbrace.neural.packed import attend_by_length, attend_in_one_call, packed_network
 from mbrace.neural.tokens import TokenBatch, Tokens, copy_to_device
-
-sys.path.insert(0, str(Path(__file__).parent / "oracle"))
-import tiny
 
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 pytestmark = pytest.mark.filterwarnings("ignore:text over the metric's limit")

@@ -4,19 +4,17 @@ against its definition."""
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from oracle_mbrs import SMALL, WHOLE, write_files
 
 import mbrace
 from mbrace.cli import main
 
 FOLDER = Path(__file__).parent / "oracle"
-sys.path.insert(0, str(FOLDER))
-from oracle_mbrs import SMALL, WHOLE, write_files  # noqa: E402
 
 RUNS = json.loads((FOLDER / "scores_mbrs.json").read_text(encoding="utf-8"))["runs"]
 

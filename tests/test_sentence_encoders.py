@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny
+import tiny_encoders
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -15,9 +16,6 @@ import mbrace
 from mbrace.neural.embedding import Embedding
 
 ORACLE = Path(__file__).parent / "oracle"
-sys.path.insert(0, str(ORACLE))
-import tiny  # noqa: E402
-import tiny_encoders  # noqa: E402
 
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 SCORES = json.loads((ORACLE / "scores_encoders.json").read_text())
