@@ -28,7 +28,7 @@ class Model:
     size: str = "base"
 
 
-# Transformer base, one model per pair; they are trained side by side on one GPU. The smallest training set gets the least
+# Transformer base, one model per pair, trained side by side on one GPU. The smallest training set gets the least
 # time, more dropout and sampled segmentations.
 MODELS = {
     "de-en": Model(("de-en",), 16000, 9.0, 0.1),
