@@ -113,8 +113,8 @@ def check_server_answer(raw: bytes) -> None:
         assert all(map(math.isfinite, vector))
 
     def judgement(found: Any) -> None:
-        text, scores, _ = judge._read(found)
-        assert type(text) is str
+        choice, scores, _ = judge._read(found)
+        assert type(choice.text) is str
         assert all(type(token) is str for token, _ in scores)
 
     async def ask() -> None:
