@@ -146,3 +146,30 @@ def test_windows_locks_a_byte_that_no_file_has(tmp_path: Path, monkeypatch: pyte
         windows.setattr(atomic.os, "name", "nt")
         os.close(atomic.open_folder(str(tmp_path)))
     assert (tmp_path / ".lock").exists()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        '{"key":"0a","answer":{}}',
+        '{"key":"0a","answer":{"id":1,"source":"s","first":"x","choices":[]}}',
+        '{"key":"0a","answer":{"id":1,"source":"s","first":0,"choices":5}}',
+        '{"key":"0a","answer":' + "[" * 5000,
+        '{"id":2,"hypotheses":["a"]}',
+    ],
+)
+def test_a_line_that_is_not_saved_draws_is_named_in_a_file_of_them(row: str, tmp_path: Path) -> None:
+    path = tmp_path / "draws.jsonl"
+    drawn = {"text": "a", "is_cut": False, "logprob": None}
+    saved = {"key": "00ff", "answer": {"id": 1, "source": "s", "first": 0, "choices": [drawn]}}
+    line = json.dumps(saved, separators=(",", ":"))
+    path.write_text(f'{line}\n{{"key":"0a","ans\n')
+    assert [item.id for item in read_items([str(path)])] == [1]  # a line that was cut off
+    path.write_text(f"{line}\n{row}\n")
+    with pytest.raises(mbrace.RecordError, match=r"draws.jsonl:2: not saved draws"):
+        list(read_items([str(path)]))
+
+
+def test_a_record_whose_first_field_is_called_key_is_a_record(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"key":"x","hypotheses":["a","b"],"id":5}\n')
+    assert [item.id for item in read_items([str(tmp_path / "in.jsonl")])] == [5]

@@ -104,6 +104,23 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         AnswerFile(tmp_path)
 
 
+@pytest.mark.parametrize("answer", [{}, {"embedding": 5}, {"embedding": "!!"}, {"embedding": "AAA="}])
+def test_a_kept_answer_of_another_kind_of_request_is_refused(answer: dict[str, Any], tmp_path: Path) -> None:
+    from mbrace.servers.embeddings import _vector
+
+    file = AnswerFile(tmp_path / "kept")
+    file.put(key_of(1), answer)
+    with pytest.raises(mbrace.UserError, match=r"kept: a kept answer is not of this kind of request"):
+        file.get(key_of(1), _vector)
+    file.close()
+
+
+def test_a_line_nested_too_deeply_is_asked_for_again(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("[" * 100_000 + "\n")
+    with pytest.warns(UserWarning, match="1 line was cut off"):
+        assert len(AnswerFile(tmp_path / "kept")) == 0
+
+
 def test_two_writers_share_a_file(tmp_path: Path) -> None:
     files = [AnswerFile(tmp_path / "answers") for _ in range(2)]
 

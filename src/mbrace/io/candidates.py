@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import glob
 import itertools
 import json
 import os
+import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -146,32 +146,45 @@ def read_items(paths: Sequence[str], make_item: Callable[[Row, str, int, str], I
     """
     seen = SeenIds()
     for path, prefix in zip(paths, id_prefixes(paths), strict=True):
-        for number, row in enumerate(_without_draws(without_blank_end(rows_of(path))), 1):
+        for number, row in enumerate(_without_draws(without_blank_end(rows_of(path)), path), 1):
             item = make_item(row, shown_path(path), number, prefix)
             yield item if isinstance(item, Bad) or seen.add(item.id) else repeated_id(location_of(item), item.id)
 
 
-def _without_draws(rows: Iterator[Row]) -> Iterator[Row]:
+# How a line of `--save-draws` begins, also one that was cut off when a run was killed.
+_DRAWS = re.compile(rb'\{"key":"[0-9a-f]*(?:$|"(?:$|,"answer":))')
+
+
+def _without_draws(rows: Iterator[Row], path: str) -> Iterator[Row]:
     """The rows of a file. A file of paid draws (`--save-draws`) becomes a record for each prompt, whose samples are the
     whole answers among its draws."""
     first = next(rows, None)
     if first is None:
         return
-    if not (isinstance(first, bytes) and first.startswith(b'{"key":')):
-        yield from itertools.chain([first], rows)
+    rows = itertools.chain([first], rows)
+    if not (isinstance(first, bytes) and _DRAWS.match(first)):
+        yield from rows
         return
     found: dict[str | int, list[dict[str, Any]]] = {}
-    for row in itertools.chain([first], rows):
-        with contextlib.suppress(ValueError, KeyError, TypeError):  # a line that was cut off when a run was killed
+    for number, row in enumerate(rows, 1):
+        try:
             saved = json.loads(bytes(row))["answer"]  # type: ignore[arg-type]
-            found.setdefault(saved["id"], []).append(saved)
+            saved["choices"] = [(str(each["text"]), bool(each["is_cut"]), each["logprob"]) for each in saved["choices"]]
+            saved["first"] = int(saved["first"])
+            found.setdefault(saved["id"], []).append(saved | {"source": saved["source"]})
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            if not isinstance(error, json.JSONDecodeError):  # a line that was cut off
+                where = Location(shown_path(path), number)
+                raise RecordError(
+                    where, "not saved draws, though the file begins with them; remove this line"
+                ) from None
     for name, draws in found.items():
         draws.sort(key=lambda saved: saved["first"])
-        usable = [each for saved in draws for each in saved["choices"] if each["text"] and not each["is_cut"]]
-        row = {"id": name, "source": draws[0]["source"], "samples": [each["text"] for each in usable]}
-        if usable and all(each["logprob"] is not None for each in usable):
-            row["logprobs"] = [each["logprob"] for each in usable]
-        yield json_line(row)
+        usable = [each for saved in draws for each in saved["choices"] if each[0] and not each[1]]
+        fields = {"id": name, "source": draws[0]["source"], "samples": [text for text, _, _ in usable]}
+        if usable and all(logprob is not None for _, _, logprob in usable):
+            fields["logprobs"] = [logprob for _, _, logprob in usable]
+        yield json_line(fields)
 
 
 def read_records(path: str) -> Iterator[Record]:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +37,17 @@ class AnswerFile:
     def __len__(self) -> int:
         return len(self._lines)
 
-    def get(self, key: bytes) -> dict[str, Any] | None:
-        """The answer kept under this key; None if there is none."""
+    def get(self, key: bytes, read: Callable[[dict[str, Any]], Any] = dict) -> Any:
+        """What `read` makes of the answer kept under this key; None if there is none."""
         with self._lock:
             found = self._lines.get(key)
         if found is None:
             return None
         offset, length = found
-        value = json.loads(read_at(self._descriptor, length, offset))["answer"]
-        assert isinstance(value, dict)
-        return value
+        try:
+            return read(json.loads(read_at(self._descriptor, length, offset))["answer"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{self.path}: a kept answer is not of this kind of request; give another file") from error
 
     def put(self, key: bytes, answer: dict[str, Any]) -> None:
         """Append an answer; it is in the file when this returns."""
@@ -73,7 +75,7 @@ class AnswerFile:
             for number, line in enumerate(file, 1):
                 try:
                     found = json.loads(line)
-                except ValueError:  # a process was killed while it wrote this line
+                except (ValueError, RecursionError):  # a process was killed while it wrote this line
                     cut_off += 1
                 else:
                     self._lines[self._key(found, number)] = offset, len(line)

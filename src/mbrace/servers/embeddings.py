@@ -67,9 +67,9 @@ class EmbeddingServer(NeuralUtility):
         """Vectors (texts, units), normalised."""
         vectors: dict[str, NDArray[np.float32]] = {}
         for text in dict.fromkeys(texts):
-            kept = None if self._file is None else self._file.get(self._key(text))
+            kept = None if self._file is None else self._file.get(self._key(text), _vector)
             if kept is not None:
-                vectors[text] = np.frombuffer(base64.b64decode(kept["embedding"]), dtype="<f4")
+                vectors[text] = kept
                 self.cost += Cost(kept_answers=1)
         new = [text for text in dict.fromkeys(texts) if text.strip() and text not in vectors]
         if not new and not vectors and not self._units:
@@ -104,6 +104,10 @@ class EmbeddingServer(NeuralUtility):
             for text, vector in zip(texts, vectors, strict=True):
                 self._file.put(self._key(text), {"embedding": base64.b64encode(vector.tobytes()).decode()})
         return vectors
+
+
+def _vector(kept: dict[str, Any]) -> NDArray[np.float32]:
+    return np.frombuffer(base64.b64decode(kept["embedding"], validate=True), dtype="<f4")
 
 
 def _read(answer: Any, count: int) -> tuple[list[NDArray[np.float32]], Cost]:

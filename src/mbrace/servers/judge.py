@@ -178,14 +178,11 @@ class Judge:
         self._client.gather(self._score(key, body) for key, body in bodies.items())
 
     async def _score(self, key: bytes, body: dict[str, Any]) -> None:
-        kept = None if self._file is None else self._file.get(key)
+        kept = None if self._file is None else self._file.get(key, self._kept)
         if kept is not None:
-            score = kept.get("score")
-            score = self._number(str(kept.get("text"))) if score is None else float(score)
-            if score is not None:
-                self.cost += Cost(kept_answers=1)
-                self._scores[key] = score
-                return
+            self.cost += Cost(kept_answers=1)
+            self._scores[key] = kept
+            return
         text, schema = "", self._schema() if self._has_schema else {}
         for attempt in range(self._attempts):
             question = (self._again(body, text) if attempt else body) | schema
@@ -201,6 +198,12 @@ class Judge:
                     self._file.put(key, {"text": text} | ({"score": score} if self._expected else {}))
                 return
         self._leave_out(key, text)
+
+    def _kept(self, answer: dict[str, Any]) -> float | None:
+        """The score of a kept answer; None if it has none."""
+        score = answer.get("score")
+        score = self._number(str(answer.get("text"))) if score is None else float(score)
+        return score if score is not None and math.isfinite(score) else None
 
     def _pay(self) -> None:
         """Note a request, unless the budget is spent."""
@@ -234,7 +237,7 @@ class Judge:
             choice, _, cost = await self._client.ask(question, _read, retries=0, before=self._pay)
             self.cost += cost
             return isinstance(json.loads(choice.text).get("score"), int | float)
-        except (UserError, ValueError, AttributeError):
+        except (UserError, ValueError, AttributeError, RecursionError):
             return False
 
     def _schema(self) -> dict[str, Any]:
@@ -268,7 +271,7 @@ class Judge:
         if self._has_schema and text.lstrip().startswith("{"):
             try:
                 text = str(json.loads(text)["score"])
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 return None
         if self._pattern is not None:
             found = self._pattern.findall(text)

@@ -281,10 +281,10 @@ class Server:
             if abilities.sends_seed:  # 31 bits, which any server takes
                 body["seed"] = key(self._seed if seed is None else seed, record.id, f"{stream} {begin}") >> 33
             name = key_of([str(record.id), body | {"n": wanted}])
-            kept = None if self._file is None else self._file.get(name)
+            kept = None if self._file is None else self._file.get(name, _kept)
             if kept is not None:
-                got, cost = [Choice(**each) for each in kept["choices"]], Cost(kept_answers=1)
-                receipt += Receipt(kept["tokens_in"], kept["tokens_out"])
+                got, cost = kept[0], Cost(kept_answers=1)
+                receipt += kept[1]
             else:
                 got, cost = await self._paid(body, wanted, abilities)
                 if not got:  # the budget pays for none
@@ -394,6 +394,15 @@ def _saved(record: Record, stream: str, first: int, choices: Sequence[Choice], c
         "id": record.id, "source": record.source, "stream": stream, "first": first, "choices": each,
         "tokens_in": cost.prompt_tokens, "tokens_out": cost.completion_tokens,
     }  # fmt: skip
+
+
+def _kept(saved: dict[str, Any]) -> tuple[list[Choice], Receipt]:
+    """The choices of a saved line, and what they cost."""
+    choices = [
+        Choice(str(each["text"]), None if each["logprob"] is None else float(each["logprob"]), bool(each["is_cut"]))
+        for each in saved["choices"]
+    ]
+    return choices, Receipt(int(saved["tokens_in"]), int(saved["tokens_out"]))
 
 
 def _most_tokens(body: Mapping[str, Any]) -> int:
