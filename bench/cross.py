@@ -184,13 +184,13 @@ class Bench:
 
     def unpruned_tokens(self, record: mbrace.Record) -> int:
         """Of all inputs of a sentence without pruning, each distinct pair once; exact but for inputs that are cut."""
-        session = self.model.utility.session()
+        scorer = self.model.utility.scorer([])
         sides = [list(dict.fromkeys(record.hypotheses)), distinct(references_of(record)), [record.source or ""]]
         lengths = []
         for texts, role in zip(sides, ("hypothesis", "reference", "source"), strict=True):
-            numbers = session.number(texts, role)
-            session.pieces.ensure(numbers)
-            lengths.append(session.pieces.lengths[numbers])
+            numbers = scorer.number(texts, role)
+            scorer.pieces.ensure(numbers)
+            lengths.append(scorer.pieces.lengths[numbers])
         h, r, source = lengths[0], lengths[1], int(lengths[2][0])
         pairs = h.sum() * len(r) + r.sum() * len(h)
         if isinstance(self.model, MetricXLarge):

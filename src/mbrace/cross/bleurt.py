@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mbrace.cross.batches import Batch, BatchStream, InputRows, Pieces
-from mbrace.cross.scorer import CrossEncoder, Session, chunks
+from mbrace.cross.scorer import CrossEncoder, WindowScorer, chunks
 from mbrace.errors import UserError, require
 from mbrace.neural import pretrained
 from mbrace.neural.device import dtype_name, place
@@ -29,6 +29,7 @@ from mbrace.neural.head import linear, to_device
 from mbrace.neural.pretrained import check_weights, read_weights
 from mbrace.neural.tokens import valid_unicode
 from mbrace.settings import NetworkOptions
+from mbrace.utility import Sentence
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -189,16 +190,18 @@ class BLEURT(CrossEncoder):
         self.stream = BatchStream(pad=0, limit=limit, device=device, batch_tokens=batch_tokens)
         self.name = f"bleurt|{pretrained.label(model)}|encoder:{dtype_name(dtype)}"
 
-    def session(self) -> BleurtSession:
-        """An empty session, for one window."""
-        return BleurtSession(self)
+    def scorer(self, sentences: Sequence[Sentence]) -> BleurtScorer:
+        """The scorer of a window of these sentences."""
+        return BleurtScorer(self, sentences)
 
 
-class BleurtSession(Session):
-    """The strings of a window."""
+class BleurtScorer(WindowScorer):
+    """The inputs of BLEURT for a window."""
 
-    def __init__(self, utility: BLEURT) -> None:
-        self.utility = utility
+    utility: BLEURT
+
+    def __init__(self, utility: BLEURT, sentences: Sequence[Sentence]) -> None:
+        super().__init__(utility, sentences)
         self.pieces = Pieces(lambda entries: utility.tokens([text for _, text in entries]))
         self._start = self.pieces.fixed([utility.tokens.start])
         self._end = self.pieces.fixed([utility.tokens.end])

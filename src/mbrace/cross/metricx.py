@@ -18,12 +18,13 @@ from torch import Tensor
 
 from mbrace.cross import mt5
 from mbrace.cross.batches import EMPTY, Batch, BatchStream, InputRows, Pieces
-from mbrace.cross.scorer import HYPOTHESIS, REFERENCE, SOURCE, CrossUtility, Session, chunks
+from mbrace.cross.scorer import HYPOTHESIS, REFERENCE, SOURCE, CrossUtility, WindowScorer, chunks
 from mbrace.errors import UserError
 from mbrace.neural import pretrained
 from mbrace.neural.device import dtype_name, place
 from mbrace.neural.tokens import valid_unicode
 from mbrace.settings import NetworkOptions
+from mbrace.utility import Sentence
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -93,9 +94,9 @@ class MetricX(CrossUtility):
         self.needs_source = self.reads_references and SOURCE in self.version.order
         self._joins = _joins(self)
 
-    def session(self) -> MetricXSession:
-        """An empty session, for one window."""
-        return MetricXSession(self)
+    def scorer(self, sentences: Sequence[Sentence]) -> MetricXScorer:
+        """The scorer of a window of these sentences."""
+        return MetricXScorer(self, sentences)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of texts, without an end of sentence."""
@@ -174,11 +175,13 @@ def _input(roles: Sequence[str], texts: Sequence[str]) -> str:
     return " ".join(f"{LABELS[role]}: {text}" for role, text in zip(roles, texts, strict=True))
 
 
-class MetricXSession(Session):
-    """The strings of a window."""
+class MetricXScorer(WindowScorer):
+    """The inputs of MetricX for a window."""
 
-    def __init__(self, utility: MetricX) -> None:
-        self.utility = utility
+    utility: MetricX
+
+    def __init__(self, utility: MetricX, sentences: Sequence[Sentence]) -> None:
+        super().__init__(utility, sentences)
         self.pieces = Pieces(utility.tokenize)
 
     def number(self, texts: Iterable[str], role: str) -> NDArray[np.int64]:

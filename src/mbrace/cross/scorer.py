@@ -24,11 +24,15 @@ from mbrace.utility import (
 HYPOTHESIS, REFERENCE, SOURCE = ROLES = ("hypothesis", "reference", "source")
 
 
-class Session:
-    """Lives as long as one window, and holds what was tokenised for it in `pieces`."""
+class WindowScorer:
+    """The Scorer of one window: its strings are numbered, and tokenised once, in `pieces`. `pairs` has no sentences."""
 
+    utility: CrossEncoder
     pieces: Pieces
-    single_seconds = 0.0  # spent so far on inputs without a reference
+    encode_seconds = 0.0  # spent so far on inputs without a reference
+
+    def __init__(self, utility: CrossEncoder, sentences: Sequence[Sentence]) -> None:
+        self.utility, self._sentences = utility, sentences
 
     def number(self, texts: Iterable[str], role: str) -> NDArray[np.int64]:
         """The numbers of strings as hypotheses, references or sources. Here they are tokenised alike in every role."""
@@ -44,6 +48,28 @@ class Session:
         """Scores (hypotheses,) of distinct hypotheses with their sources alone, where the utility estimates quality."""
         raise NotImplementedError
 
+    def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float32]]:
+        """One table per ask, (hypotheses, references)."""
+        columns: list[list[NDArray[np.int64]]] = [[], [], []]
+        for ask in asks:
+            sentence, rows, width = self._sentences[ask.sentence], len(ask.hypotheses), len(ask.references)
+            hypotheses = (sentence.hypotheses[index] for index in ask.hypotheses.tolist())
+            columns[0].append(np.repeat(self.number(hypotheses, HYPOTHESIS), width))
+            columns[1].append(np.tile(self.number(ask.references, REFERENCE), rows))
+            if self.utility.needs_source:
+                columns[2].append(np.repeat(self.number([sentence.source or ""], SOURCE), rows * width))
+        return split_tables(self.score_pairs([np.concatenate(column) for column in columns if column]), asks)
+
+    def score_pairs(self, columns: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
+        """Scores of pairs, given as columns of numbers: hypotheses, references and, if the utility reads them, sources.
+        Equal pairs are scored once."""
+        if not columns or not len(columns[0]):
+            return np.empty(0, dtype=np.float32)
+        (hypotheses, references, *sources), index = _distinct(columns)
+        found = self.scores(hypotheses, references, sources[0] if sources else np.empty(0, dtype=np.int64))
+        self.utility.warn_of_truncation()
+        return found[index]
+
 
 class CrossEncoder(Rebuilt):
     """What BLEURT, XCOMET and MetricX share: scoring the pairs of a race, and aligned pairs."""
@@ -54,8 +80,8 @@ class CrossEncoder(Rebuilt):
     stream: BatchStream
     _warned_of_truncation = False
 
-    def session(self) -> Session:
-        """An empty session, for one window."""
+    def scorer(self, sentences: Sequence[Sentence]) -> WindowScorer:
+        """The scorer of a window of these sentences."""
         raise NotImplementedError
 
     @property
@@ -63,32 +89,23 @@ class CrossEncoder(Rebuilt):
         """How many texts (strings, or inputs joined from them) so far were longer than the limit and cut."""
         return self.stream.truncated
 
-    def start(self, sentences: Sequence[Sentence]) -> CrossScorer:
+    def start(self, sentences: Sequence[Sentence]) -> WindowScorer:
         """Begin the races of a window."""
         refuse_quality_only(self)
-        return CrossScorer(self, sentences)
+        if self.needs_source:
+            check_sentence_sources(sentences)
+        return self.scorer(sentences)
 
     def pairs(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
     ) -> NDArray[np.float32]:
         """Scores (pairs,) of hypothesis i against reference i (and source i); equal pairs are scored once."""
         refuse_quality_only(self)
-        texts = pair_columns(self, hypotheses, references, sources)
-        session = self.session()
-        columns, index = _numbered(session, texts, ROLES[: len(texts)])
-        return self.score(session, columns)[index]
+        scorer, texts = self.scorer([]), pair_columns(self, hypotheses, references, sources)
+        return scorer.score_pairs([scorer.number(*both) for both in zip(texts, ROLES, strict=False)])
 
-    def score(self, session: Session, columns: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
-        """Scores of distinct pairs, given as columns of numbers: hypotheses, references and, if it reads them,
-        sources."""
-        hypotheses, references, *sources = columns
-        if not len(hypotheses):
-            return np.empty(0, dtype=np.float32)
-        found = session.scores(hypotheses, references, sources[0] if sources else np.empty(0, dtype=np.int64))
-        self._warn_of_truncation()
-        return found
-
-    def _warn_of_truncation(self) -> None:
+    def warn_of_truncation(self) -> None:
+        """Say so once if texts were cut."""
         if self.truncated and not self._warned_of_truncation:
             self._warned_of_truncation = True
             limit = f"length limit of {self.stream.limit} tokens"
@@ -106,52 +123,13 @@ class CrossUtility(CrossEncoder):
         if not self.reads_sources:
             raise UserError(f"{self.name} does not read the source, so it cannot estimate quality without a reference")
         check_aligned(self.name, hypotheses=hypotheses, sources=sources)
-        session = self.session()
-        columns, index = _numbered(session, [hypotheses, sources], [HYPOTHESIS, SOURCE])
-        if not len(index):
+        if not hypotheses:
             return np.empty(0, dtype=np.float32)
-        found = session.qualities(*columns)
-        self._warn_of_truncation()
+        scorer = self.scorer([])
+        columns, index = _distinct([scorer.number(hypotheses, HYPOTHESIS), scorer.number(sources, SOURCE)])
+        found = scorer.qualities(*columns)
+        self.warn_of_truncation()
         return found[index]
-
-
-class CrossScorer:
-    """The Scorer of one window."""
-
-    def __init__(self, utility: CrossEncoder, sentences: Sequence[Sentence]) -> None:
-        self._utility, self._sentences = utility, sentences
-        self._session = utility.session()
-        if utility.needs_source:
-            check_sentence_sources(sentences)
-
-    @property
-    def encode_seconds(self) -> float:
-        """Seconds spent so far on hypotheses without a reference."""
-        return self._session.single_seconds
-
-    def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float32]]:
-        """One table per ask, (hypotheses, references)."""
-        columns: list[list[NDArray[np.int64]]] = [[], [], []]
-        for ask in asks:
-            sentence, rows, width = self._sentences[ask.sentence], len(ask.hypotheses), len(ask.references)
-            hypotheses = (sentence.hypotheses[index] for index in ask.hypotheses.tolist())
-            columns[0].append(np.repeat(self._session.number(hypotheses, HYPOTHESIS), width))
-            columns[1].append(np.tile(self._session.number(ask.references, REFERENCE), rows))
-            if self._utility.needs_source:
-                columns[2].append(np.repeat(self._session.number([sentence.source or ""], SOURCE), rows * width))
-        used = [np.concatenate(column) for column in columns if column]
-        if not used or not len(used[0]):
-            return split_tables(np.empty(0, dtype=np.float32), asks)
-        distinct, index = _distinct(used)
-        return split_tables(self._utility.score(self._session, distinct)[index], asks)
-
-
-def _numbered(
-    session: Session, texts: Sequence[Sequence[str]], roles: Sequence[str]
-) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
-    """The distinct rows of aligned columns of strings, as columns of numbers, and for each row which of them it is."""
-    columns = [session.number(column, role) for column, role in zip(texts, roles, strict=True)]
-    return _distinct(columns) if texts[0] else (columns, columns[0])
 
 
 def _distinct(columns: Sequence[NDArray[np.int64]]) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:

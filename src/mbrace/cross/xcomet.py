@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mbrace.cross.batches import Batch, BatchStream, InputRows, Pieces
-from mbrace.cross.scorer import CrossUtility, Session, chunks
+from mbrace.cross.scorer import CrossUtility, WindowScorer, chunks
 from mbrace.errors import UserError
 from mbrace.neural import checkpoint as layout
 from mbrace.neural import pretrained
@@ -29,6 +29,7 @@ from mbrace.neural.head import FeedForward, linear, to_device
 from mbrace.neural.pretrained import check_weights
 from mbrace.neural.tokens import valid_unicode
 from mbrace.settings import NetworkOptions
+from mbrace.utility import Sentence
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -198,9 +199,9 @@ class XCOMET(CrossUtility):
         self.reads_sources, self.reads_references = "src" in segments, "ref" in segments
         self.needs_source = self.reads_sources and self.reads_references
 
-    def session(self) -> XCOMETSession:
-        """An empty session, for one window."""
-        return XCOMETSession(self)
+    def scorer(self, sentences: Sequence[Sentence]) -> XCOMETScorer:
+        """The scorer of a window of these sentences."""
+        return XCOMETScorer(self, sentences)
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each string with the special tokens around them, cut to the limit of one segment."""
@@ -216,11 +217,14 @@ class XCOMET(CrossUtility):
 Scored: TypeAlias = tuple[NDArray[np.float32], list[NDArray[np.float32]]]
 
 
-class XCOMETSession(Session):
+class XCOMETScorer(WindowScorer):
     """The strings of a window, and its hypotheses' scores with their sources."""
 
-    def __init__(self, utility: XCOMET) -> None:
-        self.utility, self.network = utility, utility.network
+    utility: XCOMET
+
+    def __init__(self, utility: XCOMET, sentences: Sequence[Sentence]) -> None:
+        super().__init__(utility, sentences)
+        self.network = utility.network
         self.pieces = Pieces(self._tokenize)
         tokenizer = self.network.tokenizer
         self._first = self.pieces.fixed([tokenizer.cls_token_id])
@@ -275,7 +279,7 @@ class XCOMETSession(Session):
             columns = np.array(new, dtype=np.int64)
             self._of_sources.update(zip(new, zip(*self._run(columns[:, 0], [columns[:, 1]]), strict=True), strict=True))
         found = [self._of_sources[key] for key in keys]
-        self.single_seconds += time.perf_counter() - began
+        self.encode_seconds += time.perf_counter() - began
         return np.array([score for score, _ in found], dtype=np.float32), [labels for _, labels in found]
 
     def _run(self, hypotheses: NDArray[np.int64], others: Sequence[NDArray[np.int64]]) -> Scored:
