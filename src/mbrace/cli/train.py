@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from mbrace.cli.messages import show, shows_progress, tell
+from mbrace.cli.options import add_settings, given
 from mbrace.cli.parser import seed
 from mbrace.errors import UserError, check_whole, require, visible
+from mbrace.training.options import TrainingOptions
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -27,49 +28,10 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "-o", "--output", required=True, metavar="DIR", help="the model's folder; an interrupted run is continued"
     )
     data.add_argument("--force", action="store_true", help="start over if the folder already has a model or a run")
-    model = parser.add_argument_group("model")
-    model.add_argument(
-        "--size",
-        default="base",
-        choices=["base", "shallow", "small", "tiny"],
-        help="base (default) is that of Vaswani et al.; shallow has 2 decoder layers",
-    )
-    model.add_argument(
-        "--vocabulary", type=int, metavar="N", help="size of the SentencePiece vocabulary of both languages"
-    )
-    model.add_argument(
+    data.add_argument(
         "--spm", metavar="FILE", help="use this SentencePiece model (</s> 0, <unk> 1, no <s>) instead of learning one"
     )
-    model.add_argument("--dropout", type=float, metavar="P")
-    model.add_argument(
-        "--subword-sampling",
-        type=float,
-        metavar="ALPHA",
-        help="random segmentations while training, such as 0.1",
-    )
-    model.add_argument(
-        "--initial", metavar="DIR", help="begin with the weights and pieces of this model of the same --size"
-    )
-    run = parser.add_argument_group("run")
-    run.add_argument(
-        "--minutes", type=float, metavar="M", help="time budget in minutes; the learning rate reaches zero at its end"
-    )
-    run.add_argument("--steps", type=int, metavar="N", help="budget in updates")
-    run.add_argument("--tokens", type=int, default=16384, metavar="N", help="padded tokens per side and batch (16384)")
-    run.add_argument("--rate", type=float, metavar="LR", help="highest learning rate")
-    run.add_argument("--warmup", type=int, default=1000, metavar="N", help="updates to reach the highest rate (1000)")
-    run.add_argument(
-        "--validate-every", type=int, metavar="N", help="updates between validations (default: budget / 12, or 1000)"
-    )
-    run.add_argument(
-        "--patience", type=int, default=10, metavar="N", help="validations without a lower loss before stopping (10)"
-    )
-    run.add_argument(
-        "--average", type=int, default=5, metavar="K", help="average the last K checkpoints if that lowers the loss (5)"
-    )
-    run.add_argument("--seed", type=seed, default=0, help="random seed (default: 0)")
-    run.add_argument("--device", metavar="NAME", help="cuda or cpu")
-    run.add_argument("--half", action="store_true", help="write the weights in 16 bits")
+    add_settings(parser.add_argument_group("training"), TrainingOptions)
     parser.set_defaults(run=run_train)
 
 
@@ -80,13 +42,12 @@ def run_train(args: argparse.Namespace) -> int:
 
     require("torch", extra="models")
     from mbrace.training.loop import print_on_stderr
-    from mbrace.training.train import TrainingOptions, train
+    from mbrace.training.train import train
 
     for name in ("train", "valid"):
         if len(getattr(args, name)) > 2:
             raise UserError(f"--{name} takes SOURCE TARGET or one TSV file")
-    names = {each.name for each in fields(TrainingOptions)}
-    options = TrainingOptions(**{name: value for name, value in vars(args).items() if name in names})
+    options = TrainingOptions(**given(args, TrainingOptions))
     spm = None
     if args.spm is not None:
         with open_input(args.spm) as file:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from mbrace.errors import UserError
-from mbrace.models.marian_network import MarianNetwork
-from mbrace.models.tokenizers import EOS, Vocabulary
-from mbrace.utility import cores
+from mbrace.errors import LARGEST, SettingError
+from mbrace.setting_fields import Settings, setting
+
+if TYPE_CHECKING:
+    from mbrace.models.marian_network import MarianNetwork
+    from mbrace.models.tokenizers import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,9 @@ POSITIONS = 512  # ids per side that a new model can take
 
 def new_model(size: Size, vocabulary: Vocabulary, *, dropout: float | None = None) -> MarianNetwork:
     """A Marian network with random weights."""
+    from mbrace.models.marian_network import MarianNetwork  # torch, which the command line's parser does without
+    from mbrace.models.tokenizers import EOS
+
     config = {
         "vocab_size": len(vocabulary),
         "max_position_embeddings": POSITIONS,
@@ -61,49 +65,56 @@ def new_model(size: Size, vocabulary: Vocabulary, *, dropout: float | None = Non
     return MarianNetwork.random(config, {"bad_words_ids": [[vocabulary.pad]]})
 
 
+COUNT: dict[str, Any] = {"least": 1, "most": LARGEST, "metavar": "N"}
+
+
 @dataclass(frozen=True)
-class TrainingOptions:
+class TrainingOptions(Settings):
     """How a translator is trained. `minutes` counts from the start of `train`, reading and tokenising included."""
 
-    size: str = "base"
-    vocabulary: int | None = None
-    initial: str | None = None  # a Marian folder of this size, of any precision, to begin with; None: random weights
-    minutes: float | None = None
-    steps: int | None = None
-    tokens: int = 16384  # padded ids per side of a batch
-    rate: float | None = None  # the highest learning rate; None, here and for dropout and vocabulary: that of the size
-    warmup: int = 1000  # steps
-    dropout: float | None = None
-    subword_sampling: float | None = None  # alpha of sampled segmentations (Kudo, 2018); None: always the best one
-    clip: float = 1.0  # the largest norm of the gradients
-    seed: int = 0
-    validate_every: int | None = None  # steps; None: twelve times in the budget, or 1000 steps without one
-    patience: int = 10  # validations without a lower loss, after which training ends
-    average: int = 5  # checkpoints
-    chrf_sentences: int = 100  # translated at each validation
-    longest: int = 200  # ids per side; longer pairs are left out
-    device: str | None = None
-    bfloat16: bool | None = None  # None: only on a GPU
-    half: bool = False  # write the weights in float16: another run can begin with them (`initial`)
-    threads: int = field(default_factory=cores)
+    size: str = setting(
+        "base", "base is that of Vaswani et al.; shallow has 2 decoder layers", str, choices=tuple(SIZES)
+    )
+    vocabulary: int | None = setting(  # ids are stored in 16 bits
+        None, "size of the SentencePiece vocabulary of both languages", int, least=1, most=1 << 16, metavar="N"
+    )
+    initial: str | None = setting(
+        None, "begin with the weights and pieces of this model of the same --size", str, metavar="DIR"
+    )
+    minutes: float | None = setting(
+        None, "time budget in minutes; the learning rate reaches zero at its end", float, metavar="M"
+    )
+    steps: int | None = setting(None, "budget in updates", int, **COUNT)
+    tokens: int = setting(16384, "padded tokens per side and batch", int, **COUNT)
+    rate: float | None = setting(None, "highest learning rate (default: that of the size)", float, metavar="LR")
+    warmup: int = setting(1000, "updates to reach the highest rate", int, **COUNT)
+    dropout: float | None = setting(None, "dropout (default: that of the size)", float, metavar="P")
+    subword_sampling: float | None = setting(
+        None, "random segmentations while training (Kudo, 2018), such as 0.1", float, metavar="ALPHA"
+    )
+    clip: float = setting(1.0, "the largest norm of the gradients", float, flag=None)
+    seed: int = setting(0, "random seed", int, least=0)
+    validate_every: int | None = setting(
+        None, "updates between validations (default: budget / 12, or 1000)", int, **COUNT
+    )
+    patience: int = setting(10, "validations without a lower loss before stopping", int, **COUNT)
+    average: int = setting(5, "average the last N checkpoints if that lowers the loss", int, **COUNT)
+    chrf_sentences: int = setting(100, "translated at each validation", int, least=0, flag=None)
+    longest: int = setting(200, "ids per side; longer pairs are left out", int, **COUNT, flag=None)
+    device: str | None = setting(None, "cuda or cpu", str, metavar="NAME")
+    bfloat16: bool | None = setting(None, "train in bfloat16 (default: only on a GPU)", bool, flag=None)
+    half: bool = setting(False, "write the weights in 16 bits; another run can begin with them", bool)
+    threads: int | None = setting(None, "for SentencePiece (default: all cores)", int, **COUNT, flag=None)
 
     def __post_init__(self) -> None:
-        if self.size not in SIZES:
-            raise UserError(f"size {self.size!r} is not one of {', '.join(SIZES)}")
-        counts = ("vocabulary", "steps", "tokens", "warmup", "validate_every", "patience", "average", "longest")
-        for name in (*counts, "threads"):
-            self._check(name, "1 or more", lambda value: value >= 1)
-        for name in ("seed", "chrf_sentences"):
-            self._check(name, "0 or more", lambda value: value >= 0)
-        for name in ("minutes", "rate", "clip", "subword_sampling"):
-            self._check(name, "more than 0", lambda value: 0 < value < math.inf)
-        self._check("dropout", "0 or more and less than 1", lambda value: 0 <= value < 1)
-        self._check("vocabulary", "65536 or less", lambda value: value <= 1 << 16)  # ids are stored in 16 bits
-
-    def _check(self, name: str, allowed: str, is_allowed: Callable[[Any], bool]) -> None:
-        value = getattr(self, name)
-        if value is not None and not is_allowed(value):
-            raise UserError(f"{name.replace('_', '-')} {value}: must be {allowed}")
+        """Refuse values out of range, also those that may not be 0 or 1."""
+        for name in ("minutes", "rate", "clip", "subword_sampling", "dropout"):
+            value = getattr(self, name)
+            if name == "dropout" and value is not None and not 0 <= value < 1:
+                raise SettingError(name, value, "must be 0 or more and less than 1")
+            if name != "dropout" and value is not None and not 0 < value < math.inf:
+                raise SettingError(name, value, "must be more than 0")
+        super().__post_init__()
 
     @property
     def has_budget(self) -> bool:

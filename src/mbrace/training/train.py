@@ -27,6 +27,7 @@ from mbrace.models.tokenizers import Vocabulary
 from mbrace.neural.device import choose_device
 from mbrace.training.loop import Corpus, Ids, SentencePairs, TrainingRun, print_on_stderr
 from mbrace.training.options import SIZES, TrainingOptions
+from mbrace.utility import cores
 
 __all__ = ["TrainingOptions", "train"]
 
@@ -50,8 +51,7 @@ def train(
     `folder`/unfinished until then, is done. Returns the history, also written to `folder`/training.json.
     `say` is called with each message.
     """
-    started = time.monotonic()
-
+    started, threads = time.monotonic(), options.threads or cores()
     device = choose_device(options.device)
     finished, out = Path(folder), Path(folder)
     if (finished / "training.json").exists() and not (finished / "state.pt").exists():
@@ -65,8 +65,8 @@ def train(
     vocabulary = _vocabulary(pairs, None if force else out / "source.spm", options, spm)
     corpora = [
         Corpus.of(
-            vocabulary.encode([source for source, _ in part], threads=options.threads),
-            vocabulary.encode([target for _, target in part], threads=options.threads),
+            vocabulary.encode([source for source, _ in part], threads=threads),
+            vocabulary.encode([target for _, target in part], threads=threads),
             longest=options.longest,
         )
         for part in (pairs, valid)
@@ -84,7 +84,7 @@ def train(
     def resample(indices: NDArray[np.int64]) -> tuple[list[Ids], list[Ids]]:
         alpha, chosen = options.subword_sampling, [pairs[index] for index in indices.tolist()]
         sides = [[pair[side] for pair in chosen] for side in (0, 1)]
-        sources, targets = (vocabulary.encode(side, threads=options.threads, sampling=alpha) for side in sides)
+        sources, targets = (vocabulary.encode(side, threads=threads, sampling=alpha) for side in sides)
         return sources, targets
 
     sampled = None if options.subword_sampling is None else resample
@@ -148,4 +148,4 @@ def _vocabulary(pairs: SentencePairs, before: Path | None, options: TrainingOpti
             ) from error
     size = SIZES[options.size].vocabulary if options.vocabulary is None else options.vocabulary
     lines = (line for pair in pairs for line in pair)
-    return Vocabulary.train(lines, size, seed=options.seed, threads=options.threads)
+    return Vocabulary.train(lines, size, seed=options.seed, threads=options.threads or cores())
