@@ -39,7 +39,7 @@ from typing import Any
 from back_translation import BackTranslation, back_translate
 from generating import generate
 from parts import JobFolder, collect
-from shared_stages import CONFIRM, METRIC_OF, MODEL_OF, MODELS, guarded, log, one, splits_of
+from shared_stages import CONFIRM, MODEL_OF, MODELS, guarded, log, one, splits_of
 from translators import train
 
 PARENT = "FULL_SCALE_PARENT"  # the process number of the run that started a stage
@@ -94,11 +94,10 @@ def collect_all(args: argparse.Namespace) -> None:
 
 def runtimes(args: argparse.Namespace) -> None:
     """Table 2 of one pair; nothing else should be running."""
-    pair, metric = args.name, METRIC_OF[args.name]
-    chosen = [] if metric == "en" else ["--metric-model", metric]
+    pair = args.name
     counts = ["--sentences", "2", "--repeats", "1"] if args.small else ["--sentences", "100", "--repeats", "3"]
     model, sources = args.out / "models" / MODEL_OF[pair], one(args.data, f"test.{pair}.*")
-    words = ["--model", model, "--sources", sources, "--pair", pair, "--utility", "learned", *chosen, *counts]
+    words = ["--model", model, "--sources", sources, "--pair", pair, "--utility", "learned", *counts]
     results = args.out / "results"
     words += ["--no-report", "-o", results]
     sys.exit(command(f"table-2.{pair}", "-m", "mbrace", "experiment", "--runtimes", *words, log_to=args.out))

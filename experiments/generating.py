@@ -10,7 +10,7 @@ import traceback
 from typing import Any
 
 from parts import CandidateSet, Job, JobFolder, Scored, score_beams
-from shared_stages import METRIC_OF, MODEL_OF, guarded, log, one, splits_of
+from shared_stages import MODEL_OF, guarded, log, one, splits_of
 
 from mbrace.experiments.tables import compute
 from mbrace.io.texts import read_pairs
@@ -29,13 +29,13 @@ def set_of(args: argparse.Namespace, pair: str, split: str) -> tuple[CandidateSe
 
 
 def learned_metric(pair: str, patience: float) -> Any:
-    """The learned metric of a pair; None if it cannot be loaded within `patience` seconds, for chrF++ only."""
+    """The learned metric; None if it cannot be loaded within `patience` seconds, for chrF++ only."""
     import mbrace
 
     started = time.monotonic()
     while True:
         try:
-            return mbrace.Learned(METRIC_OF[pair])
+            return mbrace.Learned()
         except Exception as error:
             if time.monotonic() - started > patience:
                 traceback.print_exc()
@@ -55,7 +55,6 @@ def generate(args: argparse.Namespace) -> None:
     folder = JobFolder(args.out)
     model = mbrace.Seq2Seq(str(args.out / "models" / MODEL_OF[pair]), rows=None if args.small else args.rows)
     metric = learned_metric(pair, 0 if args.small else 240)
-    label = "learned" if METRIC_OF[pair] == "en" else f"learned {METRIC_OF[pair]}"
     block, per_job = (4, 2) if args.small else (BLOCK, JOB)
     if number == 0:
         guarded(f"{pair}: beam 5", lambda: score_beam(args, model, pair))
@@ -76,7 +75,7 @@ def generate(args: argparse.Namespace) -> None:
             for rows in (model.rows, model.rows // 2, model.rows // 4):  # fewer at a time if memory runs out
                 model.rows = max(64, rows)
                 try:
-                    block_jobs(args, model, metric, label, chosen, start, part)
+                    block_jobs(args, model, metric, chosen, start, part)
                     break
                 except Exception:
                     log(f"{pair} {split} {start}: FAILED with {model.rows} rows at a time")
@@ -92,9 +91,7 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def block_jobs(
-    args: argparse.Namespace, model: Any, metric: Any, label: str, chosen: CandidateSet, start: int, pairs: Any
-) -> None:
+def block_jobs(args: argparse.Namespace, model: Any, metric: Any, chosen: CandidateSet, start: int, pairs: Any) -> None:
     """Candidates of one block, its learned tables, and its job files."""
     began = time.monotonic()
     folder, per_job = JobFolder(args.out), 2 if args.small else JOB
@@ -108,7 +105,6 @@ def block_jobs(
         Record(list(b.texts), list(d.texts), id=name, source=source, reference=reference)
         for b, d, name, (source, reference) in zip(hypotheses, draws, ids, pairs, strict=True)
     ]
-    options = " ".join(["--utility learned", *[f"--metric-model {model}" for model in label.split(" ")[1:]]])
     if metric is not None:
         metric = metric.remembering()
     for first in range(0, len(records), per_job):
@@ -119,7 +115,7 @@ def block_jobs(
 
             def add_learned(some: Any = some, beams: Any = beams, scored: Any = scored) -> None:
                 own = compute(some, metric), score_beams(beams, some, metric)
-                scored.append(Scored(label, "encoder", options, metric.name, metric.schedule, *own))
+                scored.append(Scored("learned", "encoder", "--utility learned", metric.name, metric.schedule, *own))
 
             guarded(f"{chosen.name} {start + first}: learned metric", add_learned)  # without it chrF++ goes on
         folder.add(Job(chosen, start + first, some, scored, beams))

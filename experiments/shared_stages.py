@@ -37,7 +37,6 @@ MODELS = {
 }
 REVERSE = {"en-tr": Model(("tr-en",), 16000, 2.3, 0.1, size="shallow")}  # for back_translation.py
 MODEL_OF = {pair: name for name, model in MODELS.items() for pair in model.pairs}
-METRIC_OF = {"de-en": "en", "tr-en": "en", "en-et": "multilingual"}
 
 
 def splits_of(pair: str) -> tuple[str, ...]:

@@ -166,12 +166,12 @@ def test_what_is_generated_has_rows_for_beam_search_by_every_metric(tmp_path: Pa
     pairs = [("ein kleiner Hund", "ein Hund 0"), ("zwei Katzen im Haus", "Katzen im Haus zwei")]
     chosen = CandidateSet("x", "test", len(pairs), trials=2)
     metric = FakeMetric(overlap, name="overlap|words", schedule=(4, 8))
-    block_jobs(args, FakeTranslator(), metric, "learned multilingual", chosen, 0, pairs)
+    block_jobs(args, FakeTranslator(), metric, chosen, 0, pairs)
     folder = JobFolder(args.out)
     assert [folder.work(), folder.work()] == ["x.test.00000", None]
     collect(folder, "x", "test", tmp_path / "out", {})
-    found = Outcomes.load(tmp_path / "out" / "data" / "x.test.learned-multilingual.npz")
-    assert (found.about["kind"], found.about["options"]) == ("encoder", "--utility learned --metric-model multilingual")
+    found = Outcomes.load(tmp_path / "out" / "data" / "x.test.learned.npz")
+    assert (found.about["kind"], found.about["options"]) == ("encoder", "--utility learned")
     assert sorted(found.baselines) == ["beam 10", "beam 5"]
     names = {"score", "score by chrF++", "score by chrF2", "score by BLEU"}
     assert all(set(scores) == names for scores in found.baselines.values())
