@@ -116,6 +116,7 @@ DANGEROUS: dict[str, tuple[str, dict[str, Any]]] = {
     "a judge's server": ("decode", {"utility-option": {"url": "http://host"}}),
     "a judge's file": ("decode", {"utility-option": ["answers=old.jsonl"]}),
     "a model in a mixture": ("decode", {"utility-option": ["comet.model=evil"]}),
+    "a tokenizer": ("decode", {"utility": "metricx", "utility-option": {"tokenizer": "evil"}}),
     "a file to a judge": ("decode", {"utility-option": "prompt=@secret"}),
     "server": ("translate", {"server": "http://host"}),
     "model": ("translate", {"model": "evil"}),
@@ -153,7 +154,7 @@ def test_a_file_of_somebody_else_names_no_file_but_those_that_are_read_as_data()
         if action.metavar in kinds and action.help != argparse.SUPPRESS and action.dest not in LEFT_OUT
     }
     inputs = {"instructions", "num_references", "minutes", "ratings", "reference_lprobs", "references", "report_only"}
-    inputs |= {"source", "sources", "train", "translations", "utilities", "valid"}
+    inputs |= {"source", "sources", "train", "translations", "valid"}
     assert named - set(TRUSTED) == inputs
 
 

@@ -106,6 +106,7 @@ def test_terminal_escapes_of_others_are_made_visible(
     Path(f"r{ESCAPES}.txt").write_text("a\nc\n")
     for command, status in (
         (["decode", f"no{ESCAPES}"], 2),
+        (["decode", f"no{ESCAPES}", "--log-level", "debug"], 2),
         (["decode", name, "--explain", "y"], 2),
         (["decode", name, "--explain", row["id"]], 0),
         (["decode", name, "-o", f"{ESCAPES}/out.jsonl"], 2),

@@ -23,7 +23,7 @@ TRUSTED = (
     *("server", "model", "metric_model", "qe", "encoder", "spm", "initial", "model_storage_path"),
     *("host", "public_host", "public_url", "allow_utility"),
 )
-TRUSTED_OPTIONS = ("url", "answers", "model", "prompt")  # of utilities: servers, files, models
+TRUSTED_OPTIONS = ("url", "answers", "model", "tokenizer", "prompt")  # of utilities: servers, files, models
 # Not saved in OUT.run.json: what must be given again, or is not needed, to repeat a run.
 NOT_KEPT = (*LEFT_OUT, "output", "save_utilities", "resume", "force", "log_level", "quiet")
 

@@ -51,7 +51,7 @@ def shows_progress() -> bool:
 def print_error(error: Exception, message: str | None = None) -> None:
     """Print one line for an error; with --log-level debug, a traceback before it."""
     if log.isEnabledFor(logging.DEBUG):
-        traceback.print_exception(error)
+        tell(visible("".join(traceback.format_exception(error))), "")
     if message is None:
         message = in_flags(error) if isinstance(error, UserError) else str(error)
     line = visible(message).replace("\n", "\\n")

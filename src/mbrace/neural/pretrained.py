@@ -191,7 +191,7 @@ def _code_in(settings: Any) -> set[str]:
     while parts:
         part = parts.pop()
         if isinstance(part, dict):
-            found |= {key for key, value in part.items() if key.endswith("_implementation") and "/" in str(value)}
+            found |= {key for key, value in part.items() if "_implementation" in key and "/" in str(value)}
             found |= {"auto_map"} & part.keys()
             parts += part.values()
     return found

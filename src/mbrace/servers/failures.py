@@ -14,6 +14,7 @@ from mbrace.errors import ServiceError, UserError
 
 RETRIED = {408, 409, 425, 429}  # and 5xx, but for those of NEVER_RETRIED
 NEVER_RETRIED = {501, 505}  # "not implemented" does not change
+MOST_READ = 100_000  # characters of a message: a list written in it takes 250 times its size, and seconds per megabyte
 REQUEST_AT_FAULT = {400, 413, 414, 422}  # statuses that may be about one request: its source is too long, say
 
 
@@ -95,6 +96,8 @@ def message_of(found: Any) -> str:
     """The server's error message, on one line and without control characters."""
     error = found.get("error", found.get("detail", found)) if isinstance(found, dict) else found
     message = error.get("message", error) if isinstance(error, dict) else error
+    if isinstance(message, str):
+        message = message[:MOST_READ]
     if isinstance(message, str) and message.startswith("[{"):  # vLLM: such a list as Python writes it
         with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             message = ast.literal_eval(message)
@@ -107,5 +110,6 @@ def message_of(found: Any) -> str:
 def _field_error(found: Any) -> str:
     if not isinstance(found, dict) or "msg" not in found:
         return str(found)
-    place = ".".join(str(part) for part in found.get("loc") or () if part != "body")
+    loc = found.get("loc")
+    place = ".".join(str(part) for part in loc if part != "body") if isinstance(loc, list | tuple) else ""
     return f"{place}: {found['msg']}" if place else str(found["msg"])
