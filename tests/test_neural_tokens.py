@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from mbrace.neural import device
 from mbrace.neural.tokens import BUCKET, TokenBatch, Tokens, batch_end, packed_end
 
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
@@ -71,15 +70,6 @@ def test_packed_batches_are_those_of_a_plain_loop(seed: int) -> None:
         assert strings[begin:end].groups == [(lengths.count(n), n) for n in sorted(set(lengths), reverse=True)]
         begin = end
     assert begin == len(rows)
-
-
-def test_auto_is_the_precision_that_a_measurement_finds_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu = torch.device("cpu")
-    assert device.bfloat16_speedup() > 0
-    for speedup, expected in ((0.3, torch.float32), (3.0, torch.bfloat16)):
-        monkeypatch.setattr(device, "bfloat16_speedup", lambda speedup=speedup: speedup)
-        assert device.choose_dtype("auto", cpu) == expected
-    assert device.choose_dtype(None, cpu) == torch.float32
 
 
 def test_packed_tokens_know_their_strings() -> None:

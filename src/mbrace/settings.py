@@ -405,7 +405,7 @@ class Network(Settings):
     )
     dtype: str | None = setting(
         None,
-        "precision of a network; auto: the faster",
+        "precision of a network: float32 | bfloat16 | float16",
         str,
         default="bfloat16 on a GPU, else float32",
         metavar="DTYPE",

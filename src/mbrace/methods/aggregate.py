@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,24 +26,32 @@ from mbrace.utility import Scorer, Sentence, Utility
 
 
 @runtime_checkable
-class AggregatingUtility(Protocol):
-    """A utility that can score against the average of several references."""
+class GroupingUtility(Protocol):
+    """A utility with embeddings, which can score against the average of several, or the centre of a cluster."""
 
-    def start_aggregates(self, sentences: Sequence[Sentence]) -> Scorer:
-        """Begin the races of a window whose pseudo-references are each an `Aggregate`."""
+    def start_groups(self, sentences: Sequence[Sentence]) -> Scorer:
+        """Begin the races of a window whose pseudo-references are each a `Group`; each ask has all centres of one
+        clustering, or averages."""
         ...
 
 
-class Aggregate(str):
-    """A pseudo-reference that is the average of distinct `texts`, with `weights`, (texts,); as a string, its name."""
+@dataclass(frozen=True)
+class Average:
+    """The average of distinct `texts`, with `weights`, (texts,)."""
 
     texts: Sequence[str]
     weights: NDArray[np.float64]
 
-    def __new__(cls, name: str, texts: Sequence[str], weights: NDArray[np.float64]) -> Aggregate:
-        """What it stands for is in its attributes."""
+
+class Group(str):
+    """A pseudo-reference that stands for others: an `Average`, or a centre of a `Clustering`. As a string, its name."""
+
+    of: Any
+
+    def __new__(cls, name: str, of: Any) -> Group:
+        """A name, and what it stands for."""
         made = super().__new__(cls, name)
-        made.texts, made.weights = texts, weights
+        made.of = of
         return made
 
 
@@ -59,7 +67,7 @@ class AggregateReferences:
 
     def check(self, utility: Utility) -> None:
         """Refuse a utility that cannot average references."""
-        if not isinstance(utility, AggregatingUtility):
+        if not isinstance(utility, GroupingUtility):
             raise refused(
                 self,
                 utility,
@@ -69,10 +77,10 @@ class AggregateReferences:
 
     def decode(self, records: Sequence[Record], mbr: StandardMBR) -> list[Decoded | Exception]:
         """Standard MBR in which consecutive draws are replaced by their average."""
-        assert isinstance(mbr.utility, AggregatingUtility)
+        assert isinstance(mbr.utility, GroupingUtility)
         drawn = mbr.draw(records)
         averages = [aggregates_of(self._parts(draws)) if draws.texts else draws for draws in drawn]
-        answers = mbr(records, draws=averages, utility=started_by(mbr.utility, mbr.utility.start_aggregates))
+        answers = mbr(records, draws=averages, utility=started_by(mbr.utility, mbr.utility.start_groups))
         return [with_cost(*each) for each in zip(answers, records, drawn, strict=True)]
 
     def _parts(self, draws: Draws) -> list[tuple[Sequence[str], NDArray[np.float64]]]:
@@ -87,7 +95,7 @@ class AggregateReferences:
 
 def aggregates_of(parts: Sequence[tuple[Sequence[str], NDArray[np.float64]]]) -> Draws:
     """An aggregate per part, whose weight is the sum of the part's weights."""
-    made = [Aggregate(f"aggregate {n} of {len(parts)}", *part) for n, part in enumerate(parts, 1)]
+    made = [Group(f"aggregate {n} of {len(parts)}", Average(*part)) for n, part in enumerate(parts, 1)]
     totals = [float(weights.sum()) for _, weights in parts]
     return Draws(made, None if len(set(totals)) == 1 else [math.log(total) for total in totals])
 

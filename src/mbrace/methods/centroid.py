@@ -9,28 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import LARGEST, check_whole
 from mbrace.methods import StandardMBR, refused, started_by, with_cost
-from mbrace.methods.aggregate import aggregates_of, weighted
+from mbrace.methods.aggregate import Group, GroupingUtility, aggregates_of, weighted
 from mbrace.records import Record, key
 from mbrace.result import Decoded
 from mbrace.sampler import Draws
-from mbrace.utility import Scorer, Sentence, Utility
-
-
-@runtime_checkable
-class CentroidUtility(Protocol):
-    """A utility that can cluster references and score against the centres of clusters."""
-
-    def start_centroids(self, sentences: Sequence[Sentence]) -> Scorer:
-        """Begin the races of a window whose pseudo-references are each a `Centroid` (each ask has all centroids of one
-        clustering) or an `Aggregate`."""
-        ...
+from mbrace.utility import Utility
 
 
 @dataclass(frozen=True)
@@ -42,19 +32,6 @@ class Clustering:
     weights: NDArray[np.float64]
     equal: bool
     seed: int
-
-
-class Centroid(str):
-    """A pseudo-reference that is the centre of one cluster of a `clustering`, whose centroids are scored together. As a
-    string it is its name."""
-
-    clustering: Clustering
-
-    def __new__(cls, name: str, clustering: Clustering) -> Centroid:
-        """What it stands for is in its attributes."""
-        made = super().__new__(cls, name)
-        made.clustering = clustering
-        return made
 
 
 @dataclass(frozen=True)
@@ -71,18 +48,18 @@ class CentroidReferences:
 
     def check(self, utility: Utility) -> None:
         """Refuse a utility without embeddings."""
-        if not isinstance(utility, CentroidUtility):
+        if not isinstance(utility, GroupingUtility):
             raise refused(self, utility, "has no embeddings to cluster; choose comet, learned or embedding")
 
     def decode(self, records: Sequence[Record], mbr: StandardMBR) -> list[Decoded | Exception]:
         """Standard MBR in which the draws are replaced by centroids."""
-        assert isinstance(mbr.utility, CentroidUtility)
+        assert isinstance(mbr.utility, GroupingUtility)
         drawn = mbr.draw(records)
         pairs = zip(records, drawn, strict=True)
         centres = [
             self._centroids(record, draws, mbr.settings.seed) if draws.texts else draws for record, draws in pairs
         ]
-        answers = mbr(records, draws=centres, utility=started_by(mbr.utility, mbr.utility.start_centroids))
+        answers = mbr(records, draws=centres, utility=started_by(mbr.utility, mbr.utility.start_groups))
         return [with_cost(*each) for each in zip(answers, records, drawn, strict=True)]
 
     def _centroids(self, record: Record, draws: Draws, seed: int) -> Draws:
@@ -94,4 +71,4 @@ class CentroidReferences:
         equal = not self.weighted and draws.logprobs is None
         clustering = Clustering(texts, weights, equal=equal, seed=key(seed, record.id, "centroids"))
         count = self.centroids
-        return Draws([Centroid(f"centroid {number} of {count}", clustering) for number in range(1, count + 1)])
+        return Draws([Group(f"centroid {number} of {count}", clustering) for number in range(1, count + 1)])

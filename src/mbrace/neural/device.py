@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mbrace.errors import UserError, require
@@ -43,20 +41,13 @@ def choose_device(device: str | None) -> torch.device:
 
 
 def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
-    """`dtype`, given as such or by name; by default bfloat16 on a GPU and float32 elsewhere.
-
-    "auto" is bfloat16 on a CPU too, if a short measurement finds it faster there: answers may then differ between
-    machines, as they do between a CPU and a GPU.
-    """
+    """`dtype`, given as such or by name; by default bfloat16 on a GPU and float32 elsewhere."""
     torch = require("torch", extra="neural")
-    if dtype == "auto":
-        faster = device.type == "cuda" or (device.type == "cpu" and bfloat16_speedup() > 1.2)
-        return torch.bfloat16 if faster else torch.float32  # type: ignore[no-any-return]
     if dtype is None:
         return torch.bfloat16 if device.type == "cuda" else torch.float32  # type: ignore[no-any-return]
     chosen = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not isinstance(chosen, torch.dtype) or not chosen.is_floating_point or chosen.itemsize < 2:
-        raise UserError(f"dtype {dtype}: unknown; choose from float32, bfloat16, float16, auto")
+        raise UserError(f"dtype {dtype}: unknown; choose from float32, bfloat16, float16")
     return chosen  # type: ignore[no-any-return]
 
 
@@ -90,27 +81,6 @@ def limit_threads(threads: int) -> None:
     require("torch", extra="neural").set_num_threads(threads)
     limit_helpers(threads)
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # read when a tokenizer first gets a batch
-
-
-@cache
-def bfloat16_speedup() -> float:
-    """How many times faster this CPU computes part of a transformer layer in bfloat16 than in float32."""
-    torch = require("torch", extra="neural")
-    functional = torch.nn.functional
-    seconds = {}
-    with torch.inference_mode():
-        for dtype in (torch.float32, torch.bfloat16):
-            x, up, down = (torch.ones(shape, dtype=dtype) / 64 for shape in ((512, 384), (1536, 384), (384, 1536)))
-            times = []
-            for _ in range(6):
-                started = time.perf_counter()
-                for _ in range(3):
-                    x = functional.layer_norm(
-                        functional.linear(functional.gelu(functional.linear(x, up)), down), (384,)
-                    )
-                times.append(time.perf_counter() - started)
-            seconds[dtype] = min(times[1:])  # the first run is a warm-up
-    return float(seconds[torch.float32] / seconds[torch.bfloat16])
 
 
 @contextlib.contextmanager

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrace.methods.aggregate import Aggregate
-from mbrace.methods.centroid import Centroid
+from mbrace.methods.aggregate import Average, Group
+from mbrace.methods.centroid import Clustering
 from mbrace.metrics.base import Rebuilt
 from mbrace.neural.head import Head, PairBlock, to_device
 from mbrace.sampler import doubling
@@ -238,25 +238,24 @@ class GroupScorer(RaceScorer):
         return tables
 
     def _strings(self, references: Sequence[str]) -> Iterable[str]:
-        if isinstance(references[0], Centroid):
-            return references[0].clustering.texts
-        return itertools.chain.from_iterable(each.texts for each in references if isinstance(each, Aggregate))
+        groups = [each.of for each in references if isinstance(each, Group)]
+        some = groups[:1] if isinstance(groups[0], Clustering) else groups  # centres share one clustering
+        return itertools.chain.from_iterable(each.texts for each in some)
 
     def _reference_rows(self, ask: Ask) -> NDArray[np.int64]:
-        first = ask.references[0]
-        if isinstance(first, Centroid):
-            clustering = first.clustering
-            vectors = self._bank[self._bank.numbers(clustering.texts)]
-            centres, shares = k_means(vectors, clustering.weights, len(ask.references), clustering.seed)
-            if not clustering.equal:
-                self._shares[ask.sentence] = shares
-            return self._bank.add_vectors(centres)
-        return self._bank.add_vectors(torch.stack([self._mean(each) for each in ask.references]))
+        groups = [each.of for each in ask.references if isinstance(each, Group)]
+        if not isinstance(groups[0], Clustering):
+            return self._bank.add_vectors(torch.stack([self._mean(each) for each in groups]))
+        clustering = groups[0]
+        vectors = self._bank[self._bank.numbers(clustering.texts)]
+        centres, shares = k_means(vectors, clustering.weights, len(groups), clustering.seed)
+        if not clustering.equal:
+            self._shares[ask.sentence] = shares
+        return self._bank.add_vectors(centres)
 
-    def _mean(self, reference: str) -> Tensor:
-        assert isinstance(reference, Aggregate)
-        vectors = self._bank[self._bank.numbers(reference.texts)]
-        weights = vectors.new_tensor(reference.weights / reference.weights.sum())
+    def _mean(self, average: Average) -> Tensor:
+        vectors = self._bank[self._bank.numbers(average.texts)]
+        weights = vectors.new_tensor(average.weights / average.weights.sum())
         return (vectors * weights[:, None]).sum(dim=0)
 
 
@@ -335,13 +334,9 @@ class NeuralUtility(Rebuilt):
         """Begin the races of a window."""
         return RaceScorer(self.encoder, self.head, sentences, reads_source=self.needs_source)
 
-    def start_aggregates(self, sentences: Sequence[Sentence]) -> GroupScorer:
-        """The same for references that are averages of others, by their vectors."""
+    def start_groups(self, sentences: Sequence[Sentence]) -> GroupScorer:
+        """The same for references that are averages of others, or centres of clusters, by their vectors."""
         return GroupScorer(self.encoder, self.head, sentences, reads_source=self.needs_source)
-
-    def start_centroids(self, sentences: Sequence[Sentence]) -> GroupScorer:
-        """The same for references that are centres of clusters of vectors."""
-        return self.start_aggregates(sentences)
 
     def pairs(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
