@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from experiment_files import outcomes_of
 
+from mbrace.cli.score import print_recommended
 from mbrace.experiments.studies import DEFAULT, recommended, schedule_settings
 from mbrace.experiments.summary import recommendation_cells
 from mbrace.experiments.trials import STANDARD, STOPPING, TRADEOFF, Outcomes, Setting
@@ -49,6 +50,15 @@ def test_the_cheapest_race_that_loses_next_to_nothing_is_recommended() -> None:
     found.about |= {"file": "my file.jsonl", "options": "--utility learned"}
     whole = f"mbrace decode 'my file.jsonl' -o decoded.jsonl --utility learned {race}"
     assert recommendation_cells(chosen(found))["command"] == whole
+
+
+def test_the_terminal_shows_the_command_in_one_line_that_can_be_copied(capsys: pytest.CaptureFixture[str]) -> None:
+    found = outcomes()
+    found.about |= {"file": "my file.jsonl", "options": "--utility learned --metric-model /models/a-long-name"}
+    rows = recommended(found)
+    print_recommended(rows)
+    [row] = [row for row in rows if row["kind"] == "recommended"]
+    assert f"  {recommendation_cells(row)['command']}\n" in capsys.readouterr().out
 
 
 def test_nothing_is_recommended_from_fewer_than_thirty_sentences() -> None:

@@ -271,6 +271,8 @@ def test_what_was_removed_is_no_setting() -> None:
         (lambda: Race(method_options=["rank=8"]), "method_options ['rank=8']: give a dict"),  # type: ignore[arg-type]
         (lambda: Sampling(sampling=None), "sampling None: choose from independent, arithmetic"),  # type: ignore[arg-type]
         (lambda: Race.from_dict([]), "Race.from_dict: expected what to_dict returned, got list"),  # type: ignore[arg-type]
+        (lambda: decode(["a"], utilty="chrf"), "utilty: no such setting; did you mean utility?"),  # type: ignore[call-arg]
+        (lambda: decode(["a"], metric_model="m"), "metric_model: is given to the utility: utility=mbrace.Comet(MODEL)"),  # type: ignore[call-arg]
         (lambda: decode(["a"], race={"alpha": 0.9}), "race {'alpha': 0.9}: give mbrace.Race(...)"),  # type: ignore[arg-type]
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the same names as `_NAMES` below, for type checkers and editors
@@ -140,7 +141,7 @@ def _submodule(name: str) -> Any:
     from importlib.util import find_spec
 
     if name.startswith("__") or find_spec(f"mbrace.{name}") is None:
-        raise AttributeError(f"module 'mbrace' has no attribute {name!r}")
+        raise AttributeError(f"module 'mbrace' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
     return import_module(f"mbrace.{name}")
 
 

@@ -65,7 +65,7 @@ def decode(
     of what was scored.
     """
     record = Record(hypotheses, pseudo_references, id=id, source=source, logprobs=logprobs)
-    races = _Races(utility, settings_from(Race, race, settings), keep_utilities=keep_utilities)
+    races = _Races(utility, settings_from(Race, race, settings, decode), keep_utilities=keep_utilities)
     races.check(record)
     (answer,) = races.run([record])
     if isinstance(answer, Exception):
@@ -92,7 +92,7 @@ def decode_corpus(
     their own. `watch` is called with every pruning decision. A record that fails stops the run after the answers to the
     records before it; with `on_error`, it is passed to that function instead and left out.
     """
-    chosen = settings_from(Race, race, settings)
+    chosen = settings_from(Race, race, settings, decode_corpus)
     races = _Races(utility, chosen, sampler, keep_utilities=keep_utilities, watch=watch, phases=phases)
     made = (Record(each, id=n) if isinstance(each, list) else each for n, each in enumerate(records))
     return races.stream(made, chosen.window, on_error)

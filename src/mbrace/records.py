@@ -131,7 +131,7 @@ def check_record(record: Record, *, pool: bool = False, live: bool = False) -> N
 def _check_type(record: object) -> None:
     if not isinstance(record, Record):
         made = "; mbrace.Record(**fields) makes one of a dict" if isinstance(record, dict) else ""
-        raise UserError(f"records: expected objects of mbrace.Record, got {kind(record)}{made}")
+        raise UserError(f"records: expected objects of mbrace.Record or lists of strings, got {kind(record)}{made}")
 
 
 def check_strings(values: Any, field: str, where: object) -> Sequence[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
 import os
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -161,16 +162,20 @@ def _check_value(name: str, value: Any, known: Setting) -> None:
         raise SettingError(name, value, removed or f"unknown{nearest(value, known.choices)}")
 
 
-def known_settings(kind: type[Settings], given: Mapping[str, Any]) -> None:
-    """Refuse given settings of which one is none of `kind`."""
+def known_settings(kind: type[Settings], given: Mapping[str, Any], call: Callable[..., Any] | None = None) -> None:
+    """Refuse given settings of which one is none of `kind`; `call` is the function that they were given to."""
     table = table_of(kind)
     for name in given:
         if name not in table:
-            raise SettingError(str(name), ..., REMOVED.get(name) or f"no such setting{nearest(str(name), table)}")
+            own = () if call is None else inspect.getfullargspec(call).kwonlyargs
+            reason = REMOVED.get(name) or ELSEWHERE.get(name) or f"no such setting{nearest(str(name), [*table, *own])}"
+            raise SettingError(str(name), ..., reason)
 
 
-def settings_from(kind: type[Kind], ready: Kind | None, given: Mapping[str, Any]) -> Kind:
-    """The settings of a call that takes either a `ready` object or its fields as keywords."""
+def settings_from(
+    kind: type[Kind], ready: Kind | None, given: Mapping[str, Any], call: Callable[..., Any] | None = None
+) -> Kind:
+    """The settings of a `call` that takes either a `ready` object or its fields as keywords."""
     name = kind.__name__.lower()
     if not (ready is None or isinstance(ready, kind)):
         raise SettingError(name, ready, f"give mbrace.{kind.__name__}(...), or its fields as keywords")
@@ -179,6 +184,7 @@ def settings_from(kind: type[Kind], ready: Kind | None, given: Mapping[str, Any]
     if ready is not None:
         first = next(iter(given))
         raise SettingError(first, given[first], f"give it or {name}=, not both; {name}.replace(...) changes a field")
+    known_settings(kind, given, call)
     return kind(**given)
 
 
@@ -196,15 +202,15 @@ def split(given: Mapping[str, Any], *kinds: type[Settings]) -> list[dict[str, An
     return found
 
 
-def nearest(name: str, known: Iterable[str], more: str = "", otherwise: str = "") -> str:
-    """The end of a message about an unknown name: the one that was probably meant, else `otherwise` or all of them; and
-    `more`."""
+def nearest(name: str, known: Iterable[str], more: str = "", help: str = "") -> str:
+    """The end of a message about an unknown name: the one that was probably meant, and `more` that is possible; else
+    all of them, or the command that shows them."""
     known = list(known)
     spellings = (name, name.replace("-", "_"), name.replace("_", "-"))
     near = next(filter(None, (difflib.get_close_matches(each, known, n=1, cutoff=0.65) for each in spellings)), None)
     if near is not None:
-        return f"; did you mean {near[0]}?" + (more and f" Or give {more}")
-    return f"; {otherwise or 'choose from ' + ', '.join(known)}" + (more and f", {more}")
+        return f"; did you mean {near[0]}?" + (more and f" Or give {more}") + (help and f" See {help}")
+    return (f"; see {help}" if help else f"; choose from {', '.join(known)}") + (more and f", {more}")
 
 
 def typed_options(
@@ -330,6 +336,11 @@ REMOVED: dict[str, str] = {
     "name_b": "is an option of `mbrace judge-results` now",
     "exclude_self": "is for Python alone now: mbrace.decode(..., exclude_self=True)",
     "length_alpha": f"is called {Parameter('length_penalty')} now",
+}
+# Options of commands that are no keywords in Python.
+ELSEWHERE = {
+    "metric_model": "is given to the utility: utility=mbrace.Comet(MODEL)",
+    "utility_option": "is given to the utility, such as utility=mbrace.BLEU(tokenize='char')",
 }
 _DEMO = "was removed: `mbrace demo` shows what fits a screen"
 REMOVED_OF = {  # of one command, where others have an option of this name or never had one

@@ -121,7 +121,7 @@ def read_options(path: str, command: str, parser: argparse.ArgumentParser) -> It
         if action is None and removed is not None:
             raise UserError(f"{path}: {name}: {removed}")
         if action is None:
-            near = nearest(str(name), known, otherwise=f"see mbrace {command} --help")
+            near = nearest(str(name), known, help=f"mbrace {command} --help")
             raise UserError(f"{path}: {name}: no option of mbrace {command}{near}")
         yield action, value
 

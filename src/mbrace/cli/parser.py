@@ -53,14 +53,14 @@ class Parser(argparse.ArgumentParser):
                     removed = REMOVED_OF.get((self.prog.rpartition(" ")[2], name)) or REMOVED.get(name)
                     raise UserError(f"{flag}: {removed or f'no such option{self._nearest(flag)}'}")
         elif words and words[0][:1] != "-" and words[0] not in COMMANDS:
-            raise UserError(f"{words[0]}: no such command{nearest(words[0], COMMANDS)}")
+            raise UserError(f"{words[0]}: no such command{nearest(words[0], COMMANDS, help='mbrace --help')}")
         return super().parse_known_args(args, namespace)
 
     def _nearest(self, flag: str) -> str:
         if self.prog.endswith(" decode") and ("_" in flag or flag.partition(".")[0] in PEERS):
             return "; mbrs's and COMET's own commands are `mbrace mbrs-decode` and `mbrace comet-mbr`"
         known = [name for name in self._option_string_actions if name[:2] == "--"]
-        return nearest(flag, known, otherwise=f"see {self.prog} --help")
+        return nearest(flag, known, help=f"{self.prog} --help")
 
     def error(self, message: str) -> NoReturn:
         """Raise the message as a UserError."""

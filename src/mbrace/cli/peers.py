@@ -20,6 +20,7 @@ import numpy as np
 from mbrace.cli.messages import say
 from mbrace.cli.options import race_settings, utility_settings
 from mbrace.errors import UserError, counted, require
+from mbrace.setting_fields import nearest
 from mbrace.utilities.named import NAMED
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def mbrs_words(args: argparse.Namespace) -> list[str]:
     own: dict[str, dict[str, Any]] = {}
     for kind, chosen, known in (("decoder", args.decoder, DECODERS), ("metric", args.metric, METRICS)):
         if chosen not in known:
-            raise UserError(f"--{kind} {chosen}: not here; choose from {', '.join(known)}")
+            raise UserError(f"--{kind} {chosen}: not here{nearest(chosen, known)}")
         own[kind] = {name.partition(".")[2]: value for name, value in given.items() if name.startswith(f"{kind}.")}
         for name in own[kind]:
             if name not in known[chosen]:

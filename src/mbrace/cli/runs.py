@@ -160,6 +160,8 @@ def read_input(args: argparse.Namespace) -> tuple[Iterable[Item], int | None]:
         return checked_input(lambda: read_items(paths), paths, output=args.output), _count_records(paths)
     if args.hypotheses is None or args.num_candidates is None or (args.needs_source and args.source is None):
         with_source = " and --source S.txt" if args.needs_source else ""
+        if args.hypotheses is not None:
+            raise UserError(f"--hypotheses {args.hypotheses}: also needs --num-candidates N{with_source}")
         raise UserError(f"no input: give CANDIDATES.jsonl, or --hypotheses H.txt with --num-candidates N{with_source}")
     if args.num_references is not None and args.references is None:
         raise UserError("--num-references: only valid with --references; the hypotheses are the others")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -262,7 +261,7 @@ def run_experiment(args: argparse.Namespace) -> int:
     else:
         raise UserError("no candidate files; give CANDIDATES.jsonl..., --report-only or --runtimes")
     if recommended:
-        _print_recommended(recommended)
+        print_recommended(recommended)
     show(out / ("data" if args.no_report or not (out / "report.html").exists() else "report.html"))
     return 0
 
@@ -314,7 +313,7 @@ def _run_runtimes(args: argparse.Namespace, out: Path) -> None:
         experiment.write(out)
 
 
-def _print_recommended(rows: list[dict[str, Any]]) -> None:
+def print_recommended(rows: list[dict[str, Any]]) -> None:
     """The default and the recommended race for each file: how many calls they save, and the command."""
     from mbrace.experiments.studies import LEAST
     from mbrace.experiments.summary import recommendation_cells
@@ -325,7 +324,7 @@ def _print_recommended(rows: list[dict[str, Any]]) -> None:
             show(f"{row['file']}, {row['utility']}, {counted(row['sentences'], 'sentence')}")
         show(f"  {row['kind']:<12}{cells['saves']} fewer utility calls than standard MBR")
         if row["kind"] == "recommended":
-            show(textwrap.fill(cells["command"], 78, initial_indent="  ", subsequent_indent="    "))
+            show(f"  {cells['command']}")  # in one line, so that it can be copied
         elif row["sentences"] < LEAST:
             show(f"  Nothing is recommended from so few sentences: give at least {LEAST}.")
     show()

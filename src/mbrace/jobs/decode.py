@@ -61,7 +61,7 @@ def decode_file(
     progress bar if stderr is a terminal.
     """
     folder = None if save_utilities is None else os.fspath(save_utilities)
-    job = DecodeJob(utility, settings_from(Race, race, settings), text, folder, top)
+    job = DecodeJob(utility, settings_from(Race, race, settings, decode_file), text, folder, top)
     paths, out = expand(inputs), os.fspath(output)
     items = checked_input(lambda: read_items(paths), paths, output=out)
     run = {"threads": threads, "resume": resume, "force": force, "on_error": on_error, "progress": progress}

@@ -54,7 +54,7 @@ def generate_file(
     model on a CPU). `sources` has one per line, or is a .tsv with references in its second column, or .jsonl. Ids are
     `prefix` and the line number, from 1. The rest is as for `decode_file`.
     """
-    made = settings_from(Sampling, candidates, settings)
+    made = settings_from(Sampling, candidates, settings, generate_file)
     job = GenerateJob(model, made, sample=sample, seed=seed, logprobs=logprobs, prefix=prefix, window=window)
     path, out = os.fspath(sources), os.fspath(output)
     items = checked_input(lambda: source_items(path, make_item=job.item), [path], output=out)

@@ -55,7 +55,7 @@ def translate_file(
     """
     of_race, of_sampling = split(settings, Race, Sampling)
     folder = None if save_utilities is None else os.fspath(save_utilities)
-    races = DecodeJob(utility, settings_from(Race, race, of_race), text, folder)
+    races = DecodeJob(utility, settings_from(Race, race, of_race, translate_file), text, folder)
     job = TranslateJob(model, settings_from(Sampling, candidates, of_sampling), races)
     path, out = os.fspath(sources), os.fspath(output)
     items = checked_input(lambda: source_items(path, make_item=job.item), [path], output=out)

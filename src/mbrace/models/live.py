@@ -135,7 +135,8 @@ class LiveModel:
         chosen = utility_of(utility)
         if beam < 1:
             raise SettingError("beam", beam, "must be 1 or more")
-        candidates, races = Sampling(beam=beam, epsilon=epsilon, sampling=sampling), settings_from(Race, race, settings)
+        candidates = Sampling(beam=beam, epsilon=epsilon, sampling=sampling)
+        races = settings_from(Race, race, settings, LiveModel.translate)
         hypotheses, sampler = live_candidates(self, candidates, chosen, races)
         records = hypotheses.records(sources, name="sources")
         return decode_corpus(records, utility=chosen, sampler=sampler, race=races)

@@ -280,6 +280,8 @@ def load_quality(
     prepare_torch(threads)
     if model == "learned":
         raise UserError(f"{Parameter('qe')} learned: was removed: a random shortlist was better; try cometkiwi")
+    if model not in QUALITY and "/" not in model and not Path(model).expanduser().exists():
+        raise UserError(f"{Parameter('qe')} {model}: unknown{nearest(model, QUALITY, 'a folder, or a hub name')}")
     model = QUALITY.get(model) or model
     module, name = _quality_class(model)
     made: Any = getattr(importlib.import_module(f"mbrace.{module}"), name)
