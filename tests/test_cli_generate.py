@@ -90,40 +90,6 @@ def test_generate_leaves_an_output_that_is_there_alone_unless_told(
     assert generate(sources, folder, out, "--resume", "--seed", "4") == 0  # the options of the last run count
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("notes.txt", b"a thought without an end"),
-        ("notes.txt", b"a thought\n"),
-        ("notes.jsonl", b'["a", "list"]\n'),
-        ("notes.jsonl.gz", b"not gzip at all"),
-        ("notes.jsonl.gz", gzip.compress(b"a thought without an end", mtime=0)),
-        ("notes.jsonl.xz", b"not xz at all"),
-    ],
-)
-@pytest.mark.parametrize("with_options", [False, True])
-def test_generate_never_destroys_a_file_that_is_not_its_own(
-    sources: Path, folder: Path, tmp_path: Path, name: str, content: bytes, with_options: bool
-) -> None:
-    out = tmp_path / name
-    if with_options:  # another program wrote over our file
-        assert generate(sources, folder, out) == 0
-    out.write_bytes(content)
-    for more in ([], ["--resume"]):
-        assert generate(sources, folder, out, *more) == 2
-        assert out.read_bytes() == content
-
-
-def test_generate_does_not_continue_a_file_whose_options_are_unknown(
-    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "c.jsonl"
-    out.write_bytes(b'{"id":0,"source":"a b"}\n')
-    assert generate(sources, folder, out, "--resume") == 2
-    assert "c.jsonl.run.json: missing" in capsys.readouterr().err
-    assert out.read_bytes() == b'{"id":0,"source":"a b"}\n'
-
-
 def test_only_the_suffix_tsv_means_columns() -> None:
     from mbrace.jobs.translate import source_item
 
@@ -168,21 +134,6 @@ def test_generate_sets_a_bad_source_aside_and_names_its_line(
 def generate_with(make: Any, items: Any, out: Path) -> Summary:
     with Output(str(out)) as output:
         return run_worker(GenerateWorker(make, window=3), items, output)
-
-
-def test_generate_writes_what_was_read_before_a_failure(tmp_path: Path) -> None:
-    def items() -> Any:
-        for number in range(5):
-            yield mbrace.Record((), id=number, source=f"s{number}")
-        raise OSError("the disk is gone")
-
-    def make(texts: Any, ids: Any) -> Any:
-        return [([text], None) for text in texts]
-
-    out = tmp_path / "c.jsonl"
-    with pytest.raises(OSError, match="the disk is gone"):
-        generate_with(make, items(), out)
-    assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == [0, 1, 2, 3, 4]
 
 
 def test_a_signal_lets_generate_finish_its_window_and_say_how_to_go_on(

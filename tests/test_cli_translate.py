@@ -11,40 +11,31 @@ import tiny_models as tiny
 from model_commands import SOURCES, folder, sources, translate
 
 import mbrace
-from mbrace.cli import main
 
 __all__ = ["folder", "sources"]
 
 
-def test_translate_equals_generating_and_decoding_by_hand(sources: Path, folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "o.jsonl"
-    assert translate(sources, folder, out, "--preset", "paper") == 0
-    model = mbrace.Seq2Seq(folder, tokenizer=tiny.tokenizer())
-    for row in map(json.loads, out.read_text().splitlines()):
-        source = SOURCES[row["id"] - 1]
-        draws = model.sample([source], 16, seed=3, ids=[row["id"]])[0].texts
-        hypotheses = model.beam([source], k=4)[0].texts
-        want = mbrace.decode(hypotheses, iter(draws), schedule=[4, 16], seed=3, id=row["id"])
-        assert (row["text"], row["utility"], row["pseudo_references"]) == (
-            want.text,
-            want.utility,
-            want.pseudo_references,
-        )
+WAYS: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "paper": (["--preset", "paper"], {}),
+    "fast, the default": ([], {"prune": mbrace.Confidence(0.99, regret=0.04)}),
+}
 
 
-def test_translate_is_fast_by_default_and_fast_is_regret_and_arithmetic_draws(
-    sources: Path, folder: Path, tmp_path: Path
+@pytest.mark.parametrize("way", WAYS)
+def test_translate_equals_generating_and_decoding_by_hand(
+    way: str, sources: Path, folder: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "o.jsonl"
-    assert translate(sources, folder, out) == 0
+    out, (options, race) = tmp_path / "o.jsonl", WAYS[way]
+    assert translate(sources, folder, out, *options) == 0
     model = mbrace.Seq2Seq(folder, tokenizer=tiny.tokenizer())
+    sampling = "independent" if way == "paper" else "arithmetic"
     for row in map(json.loads, out.read_text().splitlines()):
         source = SOURCES[row["id"] - 1]
-        draws = model.sample([source], 16, seed=3, ids=[row["id"]], sampling="arithmetic")[0].texts
+        draws = model.sample([source], 16, seed=3, ids=[row["id"]], sampling=sampling)[0].texts
         hypotheses = model.beam([source], k=4)[0].texts
-        prune = mbrace.Confidence(0.99, regret=0.04)
-        want = mbrace.decode(hypotheses, iter(draws), schedule=[4, 16], seed=3, id=row["id"], prune=prune)
-        assert (row["text"], row["utility"], row["utility_calls"]) == (want.text, want.utility, want.utility_calls)
+        want = mbrace.decode(hypotheses, iter(draws), schedule=[4, 16], seed=3, id=row["id"], **race)
+        for field in ("text", "utility", "pseudo_references", "utility_calls"):
+            assert row[field] == getattr(want, field)
 
 
 def test_translating_with_a_forecast_is_decoding_with_one(sources: Path, folder: Path, tmp_path: Path) -> None:
@@ -139,63 +130,9 @@ def test_sources_that_end_in_a_failure_are_translated_up_to_it() -> None:
         next(answers)
 
 
-def test_a_cluster_worker_sets_aside_only_the_source_at_fault(sources: Path, folder: Path, tmp_path: Path) -> None:
-    from mbrace.cli.generate import translate_job as job_from
-    from mbrace.cli.parser import make_parser
-
-    command = ["translate", str(sources), "--model", str(folder), "--beam", "4", "--schedule", "4,16"]
-    args = make_parser().parse_args([*command, "--seed", "3", "--device", "cpu", "--no-text"])
-    job = job_from(args)
-    texts = [*SOURCES[:3], "a " * 3000, SOURCES[4]]
-    items = [job.item(f"{text}\n".encode(), "s.txt", number, "") for number, text in enumerate(texts, 1)]
-    outcomes = list(job.start(1)(items, skip=True))
-    assert [bad is None for _, bad in outcomes] == [True, True, True, False, True]
-    assert "s.txt:4: a source has 3001 pieces" in str(outcomes[3][1].error())  # type: ignore[union-attr]
-    out = tmp_path / "o.jsonl"
-    assert translate(sources, folder, out) == 0
-    assert [line for line, _ in outcomes if line] == [
-        row for number, row in enumerate(out.read_bytes().splitlines(keepends=True), 1) if number != 4
-    ]
-
-
 def test_the_library_names_the_source_that_is_too_long() -> None:
     model = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer())
     answers = model.translate(["a b", "a " * 3000, "c"], beam=4, schedule=[4])
     assert next(answers).id == 1
     with pytest.raises(mbrace.UserError, match="sources:2: a source has 3001 pieces"):
         next(answers)
-
-
-def test_translate_neither_replaces_its_sources_nor_goes_on_with_other_options(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sources, out = tmp_path / "s.txt", tmp_path / "o.jsonl"
-    sources.write_text("Ein Hund.\n")
-    assert main(["translate", str(sources), "-o", str(sources), "--force"]) == 2
-    assert "is an input too" in capsys.readouterr().err
-    assert sources.read_text() == "Ein Hund.\n"
-    command = ["translate", str(sources), "-o", str(out), "--beam", "2", "--schedule", "2"]
-    assert main(command) == 0
-    assert json.loads((tmp_path / "o.jsonl.run.json").read_text())["seed"] == 0  # it stays
-    (tmp_path / "o.jsonl.run.json").write_text(json.dumps({"command": "translate", "seed": 3}))
-    assert main([*command, "--resume"]) == 2
-    assert "o.jsonl: was made with" in capsys.readouterr().err
-
-
-def test_translating_with_arithmetic_draws_is_resumed_to_the_same_bytes(
-    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def translate(out: Path, *more: str) -> int:
-        options = ["--beam", "2", "--sampling", "arithmetic", "--regret", "0.05", "--schedule", "2,4,8"]
-        command = ["translate", str(sources), "--model", str(folder), "-o", str(out), "--device", "cpu", "--no-text"]
-        return main([*command, *options, "--window", "2", *more])
-
-    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
-    assert translate(whole) == 0
-    assert translate(cut) == 0
-    content = cut.read_bytes()
-    cut.write_bytes(content[: len(content) // 2])  # inside a line
-    assert translate(cut, "--resume", "--sampling", "independent") == 2
-    assert "was made with sampling 'arithmetic', not the default" in capsys.readouterr().err
-    assert translate(cut, "--resume", "--window", "3") == 0
-    assert cut.read_bytes() == content == whole.read_bytes()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 import tiny_models as tiny
@@ -48,17 +48,6 @@ def test_a_bad_line_does_not_part_groups_from_windows(translator: mbrace.Seq2Seq
         assert len(list(mbrace.decode_corpus(made, sampler=sampler, schedule=[4, 8], window=2))) == 4
         drawn.append(sampler.drawn)
     assert drawn == [32, 32]
-
-
-def test_items_before_a_failure_are_given_first() -> None:
-    def items() -> Iterator[Record]:
-        yield from (Record((), id=name, source="a") for name in range(3))
-        raise OSError("the disk is gone")
-
-    found = HypothesisMaker(hypotheses, window=2).items(items())
-    assert [next(found).id for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(OSError, match="the disk is gone"):
-        next(found)
 
 
 def test_a_window_of_some_of_the_sources_gets_its_own_draws(translator: mbrace.Seq2Seq) -> None:

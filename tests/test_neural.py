@@ -15,7 +15,6 @@ import tiny
 import torch
 
 import mbrace
-from mbrace.cli import main
 from mbrace.neural.comet import Comet
 from mbrace.neural.device import without_cudnn_attention
 from mbrace.neural.encoder import Encoder
@@ -201,22 +200,3 @@ def test_the_switch_of_attention_is_put_back_by_the_last_thread() -> None:
     leave.set()
     thread.join()
     assert switches.cudnn_sdp_enabled()
-
-
-def test_decode_and_score_take_a_comet_checkpoint(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    line = '{"source": "x y", "hypotheses": ["a b", "c d", "a c"], "pseudo_references": ["a b", "a c", "a d", "e"]}\n'
-    candidates, out = tmp_path / "c.jsonl", tmp_path / "o.jsonl"
-    candidates.write_text(line * 2)
-    options = ["--utility", "comet", "--metric-model", str(folder), "--device", "cpu", "--threads", "1"]
-    assert main(["decode", str(candidates), "-o", str(out), *options]) == 0
-    assert len(out.read_text().splitlines()) == 2
-    for name, text in (("h", "a b\n"), ("r", "a c\n"), ("s", "x y\n")):
-        (tmp_path / name).write_text(text)
-    files = [str(tmp_path / "h"), str(tmp_path / "r")]
-    assert main(["score", *files, "--source", str(tmp_path / "s"), *options]) == 0
-    expected = Comet(folder, device="cpu").pairs(["a b"], ["a c"], ["x y"])[0]
-    assert f"{expected:.4f}" in capsys.readouterr().out
-    assert main(["score", *files, *options]) == 2
-    assert "give --source" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.options import (
@@ -23,9 +22,7 @@ from mbrace.cli.runs import (
     add_resume,
     add_save_utilities,
     check_run,
-    run_here,
-    run_on_cluster,
-    shows_bar,
+    run_sources,
 )
 from mbrace.settings import Sampling
 
@@ -62,16 +59,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from mbrace.io.candidates import checked_input
-    from mbrace.jobs.translate import source_items
-
     check_run(args)
-    job = job_from(args)
-    if args.ray is not None:
-        return run_on_cluster(job, [args.sources], args)
-    read = partial(source_items, args.sources, make_item=job.item)
-    items = checked_input(read, [args.sources], output=args.output)
-    return run_here(job, items, args, total=_count_sources(args))
+    return run_sources(job_from(args), args)
 
 
 def job_from(args: argparse.Namespace) -> GenerateJob:
@@ -79,13 +68,6 @@ def job_from(args: argparse.Namespace) -> GenerateJob:
 
     made = {name: getattr(args, name) for name in ("sample", "seed", "logprobs", "prefix", "window")}
     return GenerateJob(model_settings(args), Sampling(**given(args, Sampling)), **made)
-
-
-def _count_sources(args: argparse.Namespace) -> int | None:
-    """How many sources there are, for the progress bar."""
-    from mbrace.io.reading import count_lines
-
-    return count_lines(args.sources) if shows_bar() and args.sources != "-" else None
 
 
 def add_translate(commands: Any) -> None:
@@ -106,15 +88,8 @@ def add_translate(commands: Any) -> None:
 
 
 def run_translate(args: argparse.Namespace) -> int:
-    from mbrace.io.candidates import checked_input
-    from mbrace.jobs.translate import source_items
-
     check_run(args)
-    job = translate_job(args)
-    if args.ray is not None:
-        return run_on_cluster(job, [args.sources], args)
-    read = partial(source_items, args.sources, make_item=job.item)
-    return run_here(job, checked_input(read, [args.sources], output=args.output), args)
+    return run_sources(translate_job(args), args)
 
 
 def translate_job(args: argparse.Namespace) -> TranslateJob:

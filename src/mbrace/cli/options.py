@@ -88,11 +88,6 @@ def add_threads(group: Container) -> None:
     group.add_argument("--threads", type=int, default=0, metavar="N", help="threads (default: all cores)")
 
 
-def check_threads(threads: int) -> None:
-    """Refuse a number of threads that is not possible."""
-    check_whole("threads", threads, least=0, most=MOST_THREADS)
-
-
 def add_utility(parser: argparse.ArgumentParser) -> None:
     """`--utility` and its settings."""
     group = parser.add_argument_group("utility")
@@ -119,7 +114,7 @@ def utility_settings(args: argparse.Namespace) -> UtilitySettings:
     for option, text in options.items():
         if option.rpartition(".")[2] == "prompt" and text.startswith("@"):
             options[option] = _read_prompt(text[1:])
-    check_threads(args.threads)
+    check_whole("threads", args.threads, least=0, most=MOST_THREADS)
     check_utility(name, options, model=network.get("model") if uses_model(name) else None)
     if not uses_model(name):
         has_model = hasattr(args, "model") and getattr(args, "runtimes", True)

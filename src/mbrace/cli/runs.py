@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.messages import log, say, shows_progress
-from mbrace.cli.options import check_threads, cost_text, options_from, report_truncated
+from mbrace.cli.options import cost_text, options_from, report_truncated
 from mbrace.errors import SettingError, UserError, counted
 from mbrace.setting_fields import nearest, typed
 from mbrace.utility import Cost
@@ -114,7 +114,6 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
 
 def check_run(args: argparse.Namespace) -> None:
     """Refuse options of a run that make no sense, before anything is loaded."""
-    check_threads(args.threads)
     check_on_error(args)
     args.ray_options = {}
     for name, text in options_from("--ray-option", args.ray_option).items():
@@ -185,15 +184,23 @@ def _count_records(paths: list[str]) -> int | None:
     """The number of lines of all files, for the progress bar; None without one, or where counting would be slow."""
     from mbrace.io.reading import count_lines
 
-    plain = all(os.path.isfile(path) and path.endswith(".jsonl") for path in paths)
-    if not (shows_bar() and plain and sum(map(os.path.getsize, paths)) < 1 << 28):
+    shows_bar = sys.stderr is not None and sys.stderr.isatty()
+    plain = all(os.path.isfile(path) and path.endswith((".jsonl", ".txt", ".tsv")) for path in paths)
+    if not (shows_bar and plain and sum(map(os.path.getsize, paths)) < 1 << 28):
         return None
     return sum(map(count_lines, paths))
 
 
-def shows_bar() -> bool:
-    """Whether there is a terminal for a progress bar."""
-    return sys.stderr is not None and sys.stderr.isatty()
+def run_sources(job: Job, args: argparse.Namespace) -> int:
+    """Run a job over the lines of `args.sources`, on this machine or with --ray."""
+    from mbrace.io.candidates import checked_input
+    from mbrace.jobs.translate import source_items
+
+    if args.ray is not None:
+        return run_on_cluster(job, [args.sources], args)
+    read = partial(source_items, args.sources, make_item=job.item)
+    items = checked_input(read, [args.sources], output=args.output)
+    return run_here(job, items, args, total=_count_records([args.sources]))
 
 
 def run_here(job: Job, items: Iterable[Item], args: argparse.Namespace, *, total: int | None = None) -> int:

@@ -23,24 +23,11 @@ if TYPE_CHECKING:
     from mbrace.models.live import LiveModel
 
 
-def beam(
-    decoder: StepDecoder, memory: Any, limits: Tensor, *, k: int, alpha: float, start: int, ends: tuple[int, ...]
-) -> Sequences:
-    """The k best of beam search for each source, best first: (sources * k) rows, with their scores.
-
-    Scores are log p / length ** alpha.
+class _Beam(Search):
+    """k open paths per source, each in a row of the decoder; k outputs of each, scored log p / length ** alpha.
 
     As transformers' beam search (early_stopping=False): a source is done when no open path, at its present length,
     scores better than the worst of k finished ones. If fewer than k finished, empty rows with scores of -inf follow.
-    """
-    with gpu.startup_lock(limits.device) as startup:
-        search = _Beam(decoder, memory, limits, k, alpha, start, ends)
-        search.run(int(limits.max()), startup)
-    return search.finished()
-
-
-class _Beam(Search):
-    """k open paths per source, each in a row of the decoder.
 
     A path is kept as its last extension, a path of the step before and the id that followed it: path x ids + id.
     """
@@ -210,7 +197,10 @@ def beam_outputs(
         mine = [rows[i] for i in parts[number]]
         with torch.inference_mode():  # here, too: it does not go over to other threads
             limits, memory = model.lengths(mine, max_length), model.encode(mine)
-            found = beam(model.decoder, memory, limits, k=k, alpha=alpha, start=model.start, ends=model.ends)
+            with gpu.startup_lock(model.device) as startup:
+                beams = _Beam(model.decoder, memory, limits, k, alpha, model.start, model.ends)
+                beams.run(int(limits.max()), startup)
+            found = beams.finished()
             return found.scores.view(len(mine), -1).tolist(), found.ids.cpu()
 
     def write(number: int, found: tuple[list[list[float]], Tensor]) -> list[BeamOutputs]:

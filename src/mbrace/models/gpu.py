@@ -30,19 +30,14 @@ class Recorder:
 
     def __init__(self, device: torch.device, rows: int) -> None:
         self._device = device
-        self._records = rows <= MOST_ROWS and can_record(device)
+        self.records = rows <= MOST_ROWS and can_record(device)  # whether steps are recorded at all
         self._recording: Any = None
-
-    @property
-    def records(self) -> bool:
-        """Whether steps are recorded at all."""
-        return self._records
 
     def replay(self, step: Callable[[], None]) -> bool:
         """Do the step by a recording, which is made if there is none; False if that cannot be done."""
-        if self._records and self._recording is None:
+        if self.records and self._recording is None:
             self._recording = record(step, self._device)
-            self._records = self._recording is not None
+            self.records = self._recording is not None
         if self._recording is None:
             return False
         self._recording.replay()

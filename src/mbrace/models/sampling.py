@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from mbrace.models.next_ids import (
     next_ids,
     sentence_key,
 )
-from mbrace.models.search import Search, Sequences, StepDecoder, is_end, probe_device, run_searches
+from mbrace.models.search import Search, Sequences, is_end, probe_device, run_searches
 from mbrace.neural.device import without_cudnn_attention
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want, source_of
@@ -29,52 +28,31 @@ if TYPE_CHECKING:
     from mbrace.models.live import LiveModel
 
 
-@dataclass(frozen=True)
-class WantedDraws:
-    """Draws number first[i] .. first[i] + counts[i] - 1 of each source i, whose random key is keys[i], of at most
-    limits[i] ids: int64 tensors (sources,) on the decoder's device."""
-
-    keys: Tensor
-    first: Tensor
-    counts: Tensor
-    limits: Tensor
-
-
-def sample(
-    decoder: StepDecoder,
-    memory: Any,
-    wanted: WantedDraws,
-    *,
-    start: int,
-    ends: tuple[int, ...],
-    settings: DrawSettings,
-) -> Sequences:
-    """max(counts) rows per source (empty beyond its own count) and log-probabilities under the full model."""
-    with gpu.startup_lock(wanted.keys.device) as startup:
-        search = _Sampling(decoder, memory, wanted, start, ends, settings)
-        search.run(int(wanted.limits.max()), startup)
-    return Sequences(search.out[:-1], search.scores[:-1])
-
-
 class _Sampling(Search):
+    """The draws of one batch, max(counts) rows per source (empty beyond its own count).
+
+    Draws number first[i] .. first[i] + counts[i] - 1 of each source i, whose random key is keys[i], of at most
+    limits[i] ids: int64 tensors (sources,). Scores are log-probabilities under the full model.
+    """
+
     def __init__(
         self,
-        decoder: StepDecoder,
+        model: LiveModel,
         memory: Any,
-        wanted: WantedDraws,
-        start: int,
-        ends: tuple[int, ...],
+        keys: Tensor,
+        first: Tensor,
+        counts: Tensor,
+        limits: Tensor,
         settings: DrawSettings,
     ) -> None:
-        keys, limits = wanted.keys, wanted.limits
         self.sources = sources = len(keys)
-        width = int(wanted.counts.max())
+        width = int(counts.max())
         total, device = sources * width, keys.device
         super().__init__(device, total)
         numbers = torch.arange(width, device=device)
         kind = ArithmeticUniforms if settings.arithmetic else IndependentUniforms
-        self.random = kind(keys[:, None], wanted.first[:, None] + numbers)
-        self.alive = (numbers < wanted.counts[:, None]).flatten()
+        self.random = kind(keys[:, None], first[:, None] + numbers)
+        self.alive = (numbers < counts[:, None]).flatten()
         self.last_left = total  # rows that were alive at the last look
         self.limit = limits.repeat_interleave(width)
         self.source = torch.arange(sources, device=device).repeat_interleave(width)
@@ -83,8 +61,8 @@ class _Sampling(Search):
         self.owner = torch.where(self.alive, torch.arange(total, device=device), total)
         self.out = torch.full((total + 1, int(limits.max())), -1, dtype=torch.int32, device=device)
         self.scores = torch.zeros(total + 1, dtype=torch.float32, device=device)
-        self.state, self.ids = decoder.start(memory, width), torch.full((total,), start, device=device)
-        self.ends, self.truncation = ends, settings.truncation
+        self.state, self.ids = model.decoder.start(memory, width), torch.full((total,), model.start, device=device)
+        self.ends, self.truncation = model.ends, settings.truncation
 
     def step(self) -> None:
         """Draw the next id of every row."""
@@ -200,14 +178,10 @@ class EncodedSources:
         numbers = [[self._keys[want.sentence], want.first, want.count] for want in wants]
         keys, first, counts = torch.tensor(numbers, device=device).unbind(1)
         limits = model.lengths([self._rows[want.sentence] for want in wants], self._settings.max_length)
-        return sample(
-            model.decoder,
-            memory,
-            WantedDraws(keys, first, counts, limits),
-            start=model.start,
-            ends=model.ends,
-            settings=self._settings,
-        )
+        with gpu.startup_lock(device) as startup:
+            search = _Sampling(model, memory, keys, first, counts, limits, self._settings)
+            search.run(int(limits.max()), startup)
+        return Sequences(search.out[:-1], search.scores[:-1])
 
 
 def _split(wants: Sequence[Want], rows: int) -> list[tuple[int, Want]]:

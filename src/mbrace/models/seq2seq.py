@@ -68,7 +68,8 @@ class Seq2Seq(LiveModel):
             if tokenizer is None:
                 raise UserError("a model object needs its tokenizer: Seq2Seq(model, tokenizer=...)")
             forced = _languages(model, tokenizer, source_language, target_language)
-            codec = _codec(tokenizer, prefix)
+            is_marians = hasattr(tokenizer, "spm_source") and hasattr(tokenizer, "separate_vocabs") and not prefix
+            codec = MarianCodec.of(tokenizer) if is_marians else TokenizerCodec(tokenizer, prefix)
         self._setup(model.to(chosen_device).eval(), codec, dtype, rows, forced)
 
     @classmethod
@@ -184,9 +185,3 @@ def _language_id(tokenizer: Any, language: str) -> int:
     if number is None or number == tokenizer.unk_token_id:
         raise UserError(f"language {language!r}: unknown to {type(tokenizer).__name__}; give a code such as deu_Latn")
     return int(number)
-
-
-def _codec(tokenizer: Any, prefix: str) -> Codec:
-    if hasattr(tokenizer, "spm_source") and hasattr(tokenizer, "separate_vocabs") and not prefix:
-        return MarianCodec.of(tokenizer)
-    return TokenizerCodec(tokenizer, prefix)
