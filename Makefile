@@ -58,13 +58,15 @@ bench: .stamp-all
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group bench
 	for name in chrf strings prune decode peers; do OMP_NUM_THREADS=1 $(BIN)/python bench/$$name.py || exit 1; done
 
-# Commands disturbed at random, compared with undisturbed ones, for SOAK_MINUTES; adds to bench/results/soak.tsv.
+# Commands disturbed at random, compared with undisturbed ones, for SOAK_MINUTES; adds to bench/results/soak.tsv. Then `serve` under
+# load, a lost host, and 10,000 random combinations of options.
 SOAK_MINUTES ?= 10
 SOAK_SEED ?= 0
 soak: .stamp-all
 	$(BIN)/python tests/soak.py --minutes $(SOAK_MINUTES) --seed $(SOAK_SEED) --ray 2 --record bench/results/soak.tsv
 	$(BIN)/python tests/soak_serve.py --record bench/results/soak_serve.tsv
 	$(BIN)/python -m pytest -q tests/test_cluster_ray.py -k a_host_that_is_lost
+	$(BIN)/python -m pytest -q tests/test_combinations.py
 
 # Three hosts made of network namespaces, and runs with --ray over them while hosts, links, disks or the driver fail; ten minutes.
 # Needs root or user namespaces, and iproute2; else it says why it is skipped.

@@ -362,6 +362,7 @@ def main() -> int:
     parser.add_argument("--ray", type=int, default=0, metavar="N", help="cases on a cluster (half a minute each)")
     parser.add_argument("--record", metavar="FILE", help="add a line per case to this table")
     args = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a job in the background, and by its commands
     end, bad, done = time.monotonic() + 60 * args.minutes, 0, 0
     if args.record and not Path(args.record).exists():
         Path(args.record).write_text("\t".join(COLUMNS) + "\n")

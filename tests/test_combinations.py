@@ -61,6 +61,7 @@ def case(rng: random.Random) -> tuple[list[Record], dict[str, Any]]:
 
     pool = rng.random() < 0.15
     weighted = rng.random() < 0.3
+    shuffle = rng.random() < 0.3
     records = []
     for number in range(rng.randint(1, 5)):
         strings = [text() for _ in range(rng.choice([1, 10, 40, 150]))]
@@ -75,7 +76,8 @@ def case(rng: random.Random) -> tuple[list[Record], dict[str, Any]]:
             [None, "all", (1, 2, 3), (4, 8, 16, 32), (2, 64), (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)]
         ),
         "pool": pool,
-        "shuffle": False,
+        "shuffle": shuffle,
+        "cover": shuffle and rng.random() < 0.5,
         "exclude_self": rng.random() < 0.2,
     }
     rule = Confidence(rng.choice([0.5, 0.9, 0.99]), rng.choice([20, 100]), rng.choice([0.0, 0.02, 0.1, 0.3]))
@@ -86,7 +88,7 @@ def case(rng: random.Random) -> tuple[list[Record], dict[str, Any]]:
         options["forecast"] = rng.choice([1e-6, 0.0005, 0.01])
     if options["prune"] is None and not pool:
         method = rng.choice([None, "low-rank", "diverse"])
-        if (method == "diverse" and options["nbest"] > 1) or (method == "low-rank" and not options["exclude_self"]):
+        if options["nbest"] > 1 if method == "diverse" else not options["exclude_self"]:
             options["method"] = method
     return records, options
 
@@ -109,6 +111,8 @@ def check(seed: int) -> None:
     if options.get("method") == "low-rank":
         return  # it scores some pairs at random, and takes all pseudo-references at once
     assert answers(records, StepByStep(), keep_utilities=True, **others) == wanted
+    if options["shuffle"]:
+        return  # only a list can be put into another order
     if options["schedule"] != "all" and not options["exclude_self"]:  # a live source draws the hypotheses' own strings
         drawn = answers([replace(record, pseudo_references=None, logprobs=None) for record in records], StepByStep(),
                         sampler=Drawn(records), **others)  # fmt: skip

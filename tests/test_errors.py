@@ -12,6 +12,7 @@ import pytest
 import mbrace
 from mbrace.errors import MbraceWarning, Parameter, RecordError, ServiceError, SettingError, UserError
 from mbrace.records import Location
+from mbrace.servers.failures import RequestError, StatusError
 
 ERRORS = [
     UserError(f"x: give {Parameter('force', True)}"),
@@ -21,6 +22,8 @@ ERRORS = [
     SettingError("alpha", 2.0, "must be between 0 and 1"),
     SettingError("rank", ..., "no such option", group="method"),
     MbraceWarning("careful"),
+    RequestError("http://x: no", refused=True, status=400),
+    StatusError("http://x: no", 401),
 ]
 
 

@@ -21,6 +21,7 @@ import mbrace
 from mbrace.cli import main
 from mbrace.judge.items import PredictionPair
 from mbrace.judge.store import open_study
+from mbrace.records import digest
 from mbrace.sampler import Draws, Want
 
 H, R = ["a b", "a c", "d"], ["a b", "a", "c"]
@@ -31,6 +32,7 @@ def test_an_array_is_a_schedule_and_numpy_numbers_are_numbers() -> None:
     prune = mbrace.Confidence(bootstraps=np.int32(20))  # type: ignore[arg-type]
     found = mbrace.decode(H, R, schedule=np.array([1, 2]), prune=prune, **numbers)
     assert found == mbrace.decode(H, R, schedule=[1, 2], prune=mbrace.Confidence(bootstraps=20), nbest=2, seed=3)
+    assert digest(np.int32(3)) == digest(3) != digest("3") == digest(np.str_("3"))  # type: ignore[arg-type]
 
 
 class Returns:

@@ -188,7 +188,7 @@ def kind(value: Any) -> str:
 
 def digest(record_id: str | int, *, seed: int | None = None, purpose: str | None = None) -> int:
     """A 64-bit hash of an id and, where given, a seed and a purpose; the same on every machine. 7 and "7" differ."""
-    name = f"{type(record_id).__name__}\0{record_id}"
+    name = f"{'str' if isinstance(record_id, str) else 'int'}\0{record_id}"  # NumPy's are the same as Python's
     if seed is not None:
         name = f"{seed}\0{name}"
     if purpose is not None:
