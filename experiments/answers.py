@@ -257,6 +257,8 @@ def main() -> None:
     if args.command == "votes":
         utility = mbrace.ExactMatch(pattern=PATTERN, numbers=True)
         found = [[answer for text in texts if (answer := utility.answer(text)) is not None] for texts in lists]
+        cast = sum(map(len, found)) / (VOTES * len(found))
+        print(f"{len(found)} questions, {cast:.1%} of their draws are votes, {found.count([])} questions have none")
         found = [votes for votes in found if votes]
         sure = [votes for votes in found if most_of(votes) > 0.4 * len(votes)]
         heads = ("rule", "agreement", "draws", "requests")
@@ -266,6 +268,7 @@ def main() -> None:
 
     utility = make_utility(args.utility)
     whole = [texts[: TEXTS * FOLDS] for texts in lists if len(texts) >= TEXTS * FOLDS]
+    print(f"{len(lists)} prompts, {len(lists) - len(whole)} of them without {TEXTS * FOLDS} whole draws")
     peaked = halves([(texts, ()) for texts in whole], utility)
     heads = ("rule", "draws", "loss", "95%", "fixed n, same draws: loss", "95%", "ratio")
     for name, half in (("peaked", True), ("the others", False)):
