@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -37,81 +38,51 @@ class Pieces:
     def __init__(self, tokenize: Tokenize) -> None:
         self._tokenize = tokenize
         self._numbers: dict[tuple[str, str], int] = {}
-        self._keys: list[tuple[str, str] | None] = []
-        self._ids = np.empty(0, dtype=np.int32)  # of all pieces, end to end
-        self._used = 0
-        self._starts = np.empty(0, dtype=np.int64)
+        self._keys: list[tuple[str, str]] = []  # ("", "") for a piece of given ids
+        self._ids: list[Sequence[int]] = []
         self.lengths = np.empty(0, dtype=np.int64)  # (pieces,); -1: not tokenised yet, -2: cannot be on its own
         self.fixed([])
 
     def fixed(self, ids: Sequence[int]) -> int:
         """Add a piece with these token ids; returns its number."""
-        self._keys.append(None)
-        self._grow()
-        self._store(np.array([len(self._keys) - 1]), [ids])
-        return len(self._keys) - 1
+        self._keys.append(("", ""))
+        self._ids.append(ids)
+        self.lengths = np.append(self.lengths, len(ids))
+        return len(self._ids) - 1
 
     def number(self, texts: Iterable[str], role: str = "") -> NDArray[np.int64]:
         """The numbers of strings in a role; the same string has the same number."""
-        numbers = []
-        for text in texts:
-            key = (role, text)
-            number = self._numbers.get(key)
-            if number is None:
-                number = self._numbers[key] = len(self._keys)
+        found = []
+        for key in ((role, text) for text in texts):
+            if key not in self._numbers:
+                self._numbers[key] = len(self._ids)
                 self._keys.append(key)
-            numbers.append(number)
-        self._grow()
-        return np.array(numbers, dtype=np.int64)
+                self._ids.append(())
+            found.append(self._numbers[key])
+        self.lengths = np.append(self.lengths, np.full(len(self._ids) - len(self.lengths), -1))
+        return np.array(found, dtype=np.int64)
 
     def text(self, number: int) -> str:
         """The string of a piece; empty for a piece of given ids."""
-        key = self._keys[number]
-        return key[1] if key else ""
+        return self._keys[number][1]
 
-    def ids(self, number: int) -> list[int]:
+    def ids(self, number: int) -> Sequence[int]:
         """The token ids of a piece that has been tokenised."""
-        start = int(self._starts[number])
-        ids: list[int] = self._ids[start : start + int(self.lengths[number])].tolist()
-        return ids
+        return self._ids[number]
 
     def ensure(self, numbers: NDArray[np.int64]) -> None:
         """Tokenise those of these pieces that are not tokenised yet."""
         distinct = np.unique(numbers)
-        missing = distinct[self.lengths[distinct] == -1]
-        if len(missing):
-            keys = [key for key in (self._keys[number] for number in missing.tolist()) if key is not None]
-            self._store(missing, self._tokenize(keys))
+        missing = distinct[self.lengths[distinct] == -1].tolist()
+        if missing:
+            found = self._tokenize([self._keys[number] for number in missing])
+            for number, ids in zip(missing, found, strict=True):
+                self._ids[number], self.lengths[number] = ids or (), -2 if ids is None else len(ids)
 
     def join(self, rows: NDArray[np.int64], width: int, pad: int) -> NDArray[np.int64]:
         """Token ids (rows, width) of rows (rows, parts) of pieces: end to end, cut at `width` and padded to it."""
-        lengths = self.lengths[rows]
-        before = np.cumsum(lengths, axis=1) - lengths
-        kept = np.clip(width - before, 0, lengths).ravel()
-        inside = np.arange(kept.sum()) - np.repeat(np.cumsum(kept) - kept, kept)  # each token's index in its piece
-        targets = np.repeat((np.arange(len(rows))[:, None] * width + before).ravel(), kept) + inside
-        joined = np.full(len(rows) * width, pad, dtype=np.int64)
-        joined[targets] = self._ids[np.repeat(self._starts[rows].ravel(), kept) + inside]
-        return joined.reshape(len(rows), width)
-
-    def _grow(self) -> None:
-        more = len(self._keys) - len(self.lengths)
-        if more > 0:
-            self.lengths = np.concatenate([self.lengths, np.full(more, -1, dtype=np.int64)])
-            self._starts = np.concatenate([self._starts, np.zeros(more, dtype=np.int64)])
-
-    def _store(self, numbers: NDArray[np.int64], pieces: Sequence[Sequence[int] | None]) -> None:
-        lengths = np.array([-2 if ids is None else len(ids) for ids in pieces], dtype=np.int64)
-        flat = np.array([one for ids in pieces if ids is not None for one in ids], dtype=np.int32)
-        if self._used + len(flat) > len(self._ids):
-            room = np.empty(max(self._used + len(flat), 2 * len(self._ids)), dtype=np.int32)
-            room[: self._used] = self._ids[: self._used]
-            self._ids = room
-        self._ids[self._used : self._used + len(flat)] = flat
-        sizes = np.maximum(lengths, 0)
-        self._starts[numbers] = self._used + np.cumsum(sizes) - sizes
-        self.lengths[numbers] = lengths
-        self._used += len(flat)
+        joined = [list(chain.from_iterable(map(self._ids.__getitem__, row)))[:width] for row in rows.tolist()]
+        return np.array([ids + [pad] * (width - len(ids)) for ids in joined], dtype=np.int64)
 
 
 CHUNK = 1 << 17  # rows sorted at a time: limits the memory of a call
@@ -154,11 +125,9 @@ Forward: TypeAlias = Callable[[Batch], tuple[Tensor, ...]]
 class BatchStream:
     """Batches of at most `batch_tokens` tokens; `truncated` counts rows that were over `limit` tokens and cut."""
 
-    def __init__(
-        self, *, pad: int, limit: int, device: torch.device, batch_tokens: int | None = None, gpu_tokens: int = 32768
-    ) -> None:
+    def __init__(self, *, pad: int, limit: int, device: torch.device, batch_tokens: int | None = None) -> None:
         self.device = device
-        self.batch_tokens = batch_tokens or (gpu_tokens if device.type == "cuda" else 2048)
+        self.batch_tokens = batch_tokens or (32768 if device.type == "cuda" else 2048)
         self.truncated = 0
         self.rows = 0  # sent through a network so far
         self.tokens = 0  # of these rows, padding not counted
