@@ -509,14 +509,14 @@ here (its default: about a minute).
 - `translate`: the bundled model with `--beam 4 --schedule 4,8,16`, {translated} sources, shards of 64;
 - `start`: `decode` of {started} records, which shows what starting and ending a run costs.
 
-| run | seconds | processor seconds | efficiency | MB over the network | same bytes | |
-|---|---:|---:|---:|---:|---|---|
+| run | seconds | processor seconds | efficiency | MB over the network | kB per record | same bytes | |
+|---|---:|---:|---:|---:|---:|---|---|
 """
     for row in rows:
-        kind = row.name.partition(":")[0]
+        kind, sent = row.name.partition(":")[0], sum(row.traffic.values()) / 2  # each byte left one host for another
         text += (
             f"| {row.name} | {row.seconds:.0f} | {spent(row):.1f} | {spent(plain[kind]) / spent(row):.0%} "
-            f"| {sum(row.traffic.values()) / 2e6:.1f} | {'yes' if row.same else '**NO**'} | {row.note} |\n"
+            f"| {sent / 1e6:.1f} | {sent / 1e3 / row.records:.1f} | {'yes' if row.same else '**NO**'} | {row.note} |\n"
         )
     gained = ", ".join(f"{efficiency(rows, hosts):.0%}" for hosts in (1, 2, 3))
     text += f"""
