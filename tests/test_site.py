@@ -88,6 +88,30 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
         assert [tag for tag in tags if 'rel="canonical"' not in tag] == [], page.name
 
 
+def test_no_script_asks_another_host(browser: Any, address: str) -> None:
+    page = browser.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    for name in ("", "guides/comet/", "api/", "benchmarks/"):
+        page.goto(f"{address}{name}", wait_until="networkidle")
+    page.close()
+    assert len(asked) > 4
+    assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
+
+
+@pytest.mark.parametrize("name", ["", "quickstart/", "guides/comet/", "servers/", "commands/", "options/", "migrating/"])
+def test_code_and_tables_fit_a_window_of_1400_pixels(browser: Any, address: str, name: str) -> None:
+    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    page.goto(f"{address}{name}")
+    cut = page.evaluate(
+        """[...document.querySelectorAll("pre, code, table, .md-typeset__scrollwrap")]
+            .filter(each => each.scrollWidth > each.clientWidth + 1 && each.clientWidth > 0)
+            .map(each => each.innerText.slice(0, 60))"""
+    )
+    page.close()
+    assert cut == []
+
+
 def test_the_options_table_has_every_setting(site: Path) -> None:
     from mbrace.setting_fields import table_of
     from mbrace.settings import ModelSettings, Race, Sampling
