@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 from readme_gains import (
     RESULTS,
@@ -55,7 +54,7 @@ def written() -> dict[Path, str]:
             page = pattern.sub(lambda _, name=name, text=text: f"<!-- {name} -->\n{text}\n<!-- end -->", page)
         pages[path] = page
     pictures = ROOT / "docs" / "pictures"
-    return {**pages, pictures / "gains.svg": bars(gains), pictures / "peers.svg": commands_chart(stored("commands"))}
+    return {**pages, pictures / "gains.svg": bars(gains), pictures / "peers.svg": peers_chart()}
 
 
 def peers_sentences() -> str:
@@ -64,15 +63,12 @@ def peers_sentences() -> str:
     seconds = {(row["metric"], row["who"]): row["seconds"] for row in found["rows"]}
     ours, theirs = seconds["chrF++", "mbrace"], seconds["chrF++", "mbrs (sacreBLEU)"]
     loop = seconds["chrF", "fastChrF, in a loop"] / seconds["chrF", "mbrace"]
-    encoding = {what: ratio for what, ratio, *_ in stored("neural")["ratios"]}[
-        "embedding: mbrace bfloat16 / comet-mbr's loop float16"
-    ]
     return (
-        "![Seconds for the same command by mbrace, mbrs and fastChrF](docs/pictures/peers.svg)\n\n"
+        "![Seconds for the same work by mbrace, mbrs, fastChrF and comet-mbr](docs/pictures/peers.svg)\n\n"
         "`mbrace mbrs-decode` takes the options of `mbrs-decode` and writes the same lines for chrF, chrF++ and BLEU "
         f"([table](bench/results/commands.md)): {theirs / ours:,.0f} times as fast with chrF++,\n"
-        f"and {loop:.1f} times as fast as a loop over fastChrF with chrF. Strings for COMET are encoded {encoding:.1f} "
-        "times as fast as by comet-mbr's loop ([H200, random weights](bench/results/neural.md))."
+        f"and {loop:.1f} times as fast as a loop over fastChrF with chrF. COMET ([speed](bench/results/neural.md)) "
+        "runs from checkpoints on disk, also on a CPU, and with NumPy 2 and transformers 5."
     )
 
 
@@ -194,11 +190,23 @@ def picture(width: int, height: int, title: str, parts: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def commands_chart(found: dict[str, Any]) -> str:
-    """Seconds of the same command by mbrace and others (bench/results/commands.json)."""
+def peers_chart() -> str:
+    """Seconds of the same command by mbrace and others (bench/results/commands.json), and of encoding for COMET
+    (bench/results/neural.json)."""
+    found, neural = stored("commands"), stored("neural")
+    strings = neural["about"]["strings"]
+    rates = {row["what"]: row["rate"] for row in neural["rows"] if row["section"] == "embedding"}
+    encoding = [
+        {"metric": "COMET *", "who": who, "seconds": strings / rates[what]}
+        for who, what in (
+            ("mbrace", "mbrace's stream, float16"),
+            ("comet-mbr's loop", "comet-mbr's loop, batch 32, float16"),
+        )
+    ]
     width, left, y, parts, metric = 680, 240, 56, [], None
-    longest = max(row["seconds"] for row in found["rows"])
-    for row in found["rows"]:
+    rows = [*found["rows"], *encoding]
+    longest = max(row["seconds"] for row in rows)
+    for row in rows:
         if row["metric"] != metric:
             y += 10 if metric else 0
             metric = row["metric"]
@@ -216,9 +224,13 @@ def commands_chart(found: dict[str, Any]) -> str:
     same = all(row.get("same", found["sentences"]) == found["sentences"] for row in found["rows"])
     machine = found["machine"].removeprefix("Machine: ").split(", ")[:2]
     note = f"Standard MBR from file to file ({', '.join(machine)}).{' All write the same lines.' if same else ''}"
-    parts.append(f'<text class="quiet" x="20" y="{y + 28}">{note}</text>')
+    machine = neural["about"]["device"].removeprefix("NVIDIA ")
+    star = f"* encoding {strings:,} strings with random weights of COMET-22's shape ({machine}, float16)."
+    for line in (note, star):
+        parts.append(f'<text class="quiet" x="20" y="{y + 28}">{line}</text>')
+        y += 22
     title = f"Seconds for {found['sentences']} sentences with {found['samples']} samples each"
-    return picture(width, y + 46, title, parts)
+    return picture(width, y + 24, title, parts)
 
 
 def bars(gains: list[Gain]) -> str:

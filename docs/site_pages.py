@@ -20,6 +20,7 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parent.parent
 TABS = re.compile(r"<!-- tabs -->\n(.*?)\n<!-- end -->", re.DOTALL)
+SETTINGS = re.compile(r"<!-- settings -->\n.*?\n<!-- end -->", re.DOTALL)
 LINK = re.compile(r"(\]\()(\.\./[^)#\s]+|[\w/]+\.ipynb)(#[^)\s]*)?(\))")
 
 
@@ -53,8 +54,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         if marker in markdown:
             page.meta["search"] = {"boost": 0.1}  # guides come before references
             markdown = markdown[: markdown.index("\n\n")] + "\n\n" + generate()
-    if SETTINGS in markdown:
-        markdown = markdown.replace(SETTINGS, settings_reference())
+    markdown = SETTINGS.sub(lambda _: settings_reference(), markdown)
     markdown = TABS.sub(lambda found: tabs(found[1]), markdown)
     folder = (ROOT / "docs" / page.file.src_uri).parent
 
@@ -147,7 +147,6 @@ SUBJECTS = (
     ("What a utility or a sampler must have", ("mbrace.utility", "mbrace.sampler")),
     ("Others", ("mbrace",)),
 )
-SETTINGS = "<!-- settings -->"
 GENERATED = {"<!-- commands -->": command_reference, "<!-- api -->": python_reference}
 
 

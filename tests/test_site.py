@@ -99,10 +99,10 @@ def test_no_script_asks_another_host(browser: Any, address: str) -> None:
     assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
 
 
-@pytest.mark.parametrize("name", ["", "quickstart/", "guides/comet/", "servers/", "commands/", "options/", "migrating/"])
+@pytest.mark.parametrize("name", ["", "quickstart", "guides/comet", "servers", "commands", "options", "migrating"])
 def test_code_and_tables_fit_a_window_of_1400_pixels(browser: Any, address: str, name: str) -> None:
     page = browser.new_page(viewport={"width": 1400, "height": 900})
-    page.goto(f"{address}{name}")
+    page.goto(f"{address}{name and name + '/'}")
     cut = page.evaluate(
         """[...document.querySelectorAll("pre, code, table, .md-typeset__scrollwrap")]
             .filter(each => each.scrollWidth > each.clientWidth + 1 && each.clientWidth > 0)

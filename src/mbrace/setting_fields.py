@@ -246,9 +246,9 @@ def options_table(*kinds: type[Settings]) -> str:
         for name, known in table_of(kind).items():
             default = known.default if known.default is not None else defaults_of(kind)[name]
             shown = "" if default in (None, "") else str(default)
-            rows.append(
-                f"| `{name}` | {_flag_cell(name, known)} | {shown} | {known.help.replace('|', chr(92) + '|')} |"
-            )
+            text = known.help.replace("|", "\\|")
+            does = f"False: {text}" if default is True and known.flag else text  # what its flag, --no-..., does
+            rows.append(f"| `{name}` | {_flag_cell(name, known)} | {shown} | {does} |")
     return "\n".join(rows)
 
 
