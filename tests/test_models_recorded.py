@@ -19,8 +19,6 @@ from mbrace.errors import MbraceWarning
 from mbrace.models import gpu, kv_cache, marian, search
 from mbrace.models import sampling as sampling_
 
-torch.set_num_threads(1)
-
 SOURCES = ["a b c", "d", "b b a d c", "c c c c c c a"]
 
 

@@ -1,8 +1,9 @@
-"""Neural utilities: the factored head, the stream of batches, the race over them, and what a user can get wrong."""
+"""Neural utilities: COMET's scores by the original package, the factored head, batches, and the race over them."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -19,8 +20,10 @@ from mbrace.neural.comet import Comet
 from mbrace.neural.device import without_cudnn_attention
 from mbrace.neural.encoder import Encoder
 from mbrace.neural.head import Estimator, PairBlock
+from mbrace.utility import Ask, Sentence
 
-torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+SCORES = json.loads((Path(__file__).parent / "oracle" / "scores.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -200,3 +203,28 @@ def test_the_switch_of_attention_is_put_back_by_the_last_thread() -> None:
     leave.set()
     thread.join()
     assert switches.cudnn_sdp_enabled()
+
+
+@pytest.mark.parametrize("variant", tiny.VARIANTS)
+def test_scores_are_the_original_packages(variant: str, tmp_path: Path) -> None:
+    comet = Comet(tiny.make(tmp_path, variant), device="cpu")
+    found = comet.pairs(tiny.HYPOTHESES, tiny.REFERENCES, tiny.SOURCES)
+    np.testing.assert_allclose(found, SCORES[variant], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+@pytest.mark.parametrize("variant", tiny.VARIANTS)
+def test_a_race_scores_as_the_original_package(variant: str, device: str, tmp_path: Path) -> None:
+    """The way of a race: hypotheses prepared, parts of the head shared, sentences together, on a GPU its kernels."""
+    comet = Comet(tiny.make(tmp_path, variant), device=device, dtype="float32")
+    texts = list(dict.fromkeys([*tiny.HYPOTHESES, *tiny.REFERENCES]))
+    scorer = comet.start([Sentence(number, source, texts) for number, source in enumerate(tiny.SOURCES)])
+    asks = [Ask(number, np.arange(len(texts)), texts) for number in range(len(tiny.SOURCES))]
+    pairs = zip(tiny.HYPOTHESES, tiny.REFERENCES, strict=True)
+    places = [(texts.index(hypothesis), texts.index(reference)) for hypothesis, reference in pairs]
+    found = [table[place] for table, place in zip(scorer.score(asks), places, strict=True)]
+    np.testing.assert_allclose(found, SCORES[variant], atol=1e-5 if device == "cpu" else 1e-4, rtol=0)
+
+
+def test_the_scores_are_of_the_version_we_name() -> None:
+    assert SCORES["unbabel-comet"] == "2.2.7"

@@ -15,8 +15,6 @@ import torch
 import mbrace
 from mbrace.neural.comet import Comet
 
-torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -11,8 +11,6 @@ import torch
 
 from mbrace.neural.tokens import BUCKET, TokenBatch, Tokens, batch_end, packed_end
 
-torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
-
 
 @pytest.mark.parametrize("seed", range(20))
 def test_batches_are_those_of_a_plain_loop(seed: int) -> None:

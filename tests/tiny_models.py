@@ -11,8 +11,6 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-torch.set_num_threads(1)
-
 LETTERS = ["a", "b", "c", "d"]
 EOS, PAD = 0, 5  # ids: </s> 0, the letters 1 to 4, <pad> 5
 SHAPE: dict[str, Any] = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2}

@@ -33,7 +33,7 @@ def show(text: object = "") -> None:
 
 
 def tell(line: str, end: str = "\n") -> None:
-    """Print a line on stderr; where nothing can be written there, such as a log on a full disk, nobody is told."""
+    """Print a line on stderr; it is lost where stderr cannot be written, such as a log on a full disk."""
     with suppress(OSError):
         print(line, file=sys.stderr, end=end, flush=True)
 

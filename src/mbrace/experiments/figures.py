@@ -21,7 +21,7 @@ from mbrace.experiments.tables import slug
 Chart: TypeAlias = dict[str, Any]
 MEASURES = {"accuracy": ACCURACY, "rr": "reciprocal rank", "score": "score by the decoding metric"}
 CALLS = "utility calls per sentence (log scale)"
-# The paper cuts its x axes for better visual comparison; we cut them so far beyond the most careful race.
+# The paper cuts its x axes for better visual comparison; ours end at this multiple of the most careful race's calls.
 CUT = 1.6
 
 

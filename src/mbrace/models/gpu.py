@@ -134,8 +134,8 @@ def startup_lock(device: torch.device) -> Iterator[ExitStack]:
 
 @contextmanager
 def on_own_stream(device: torch.device, name: str, *, after: Any = None) -> Iterator[None]:
-    """Inside, what this thread gives a GPU to do goes into the queue of that name. The GPU begins with it when it has
-    done what is now in the queue `after`, by default the thread's usual one.
+    """Inside, this thread's GPU work goes to the CUDA stream of that name, and begins after what is now queued in the
+    stream `after`, by default the thread's current one.
 
     Tensors made inside are to be used inside only, or copied to the host.
     """

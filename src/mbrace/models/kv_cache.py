@@ -52,14 +52,13 @@ def attend_on_cpu(
 class CopiedCache:
     """Every selection copies the keys and values of the rows: (room, rows, heads, size), room for that many steps.
 
-    It copies them to and fro between two places: memory that is new each time would take the system longer to give than
-    the copy itself takes.
+    The cache is double-buffered: allocating new memory for each copy would take longer than the copy.
     """
 
     def __init__(self, dtype: torch.dtype, layers: int) -> None:
         self._dtype, self._layers, self._time, self._room = dtype, layers, 0, 0
         self._cache: list[Tensor] = []
-        self._spare: list[Tensor] = []  # the other place
+        self._spare: list[Tensor] = []  # the other buffer
 
     recordable = False  # memory moves at every selection
 

@@ -53,7 +53,7 @@ class _Sampling(Search):
         kind = ArithmeticUniforms if settings.arithmetic else IndependentUniforms
         self.random = kind(keys[:, None], first[:, None] + numbers)
         self.alive = (numbers < counts[:, None]).flatten()
-        self.last_left = total  # rows that were alive at the last look
+        self.last_left = total  # rows that were alive at the last check
         self.limit = limits.repeat_interleave(width)
         self.source = torch.arange(sources, device=device).repeat_interleave(width)
         # finished rows write to row `total`, which is dropped
@@ -141,8 +141,8 @@ class EncodedSources:
                 found[i].append((want.first, Draws(texts[span], scores[span])))
 
         # every step has a new shape
-        queue = gpu.on_own_stream(model.device, "draws")
-        with torch.inference_mode(), without_cudnn_attention(), queue:
+        stream = gpu.on_own_stream(model.device, "draws")
+        with torch.inference_mode(), without_cudnn_attention(), stream:
             run_searches(len(parts), search_part, write, model.device)
         return [_joined([draws for _, draws in sorted(parts, key=lambda part: part[0])]) for parts in found]
 

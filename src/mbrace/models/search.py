@@ -93,7 +93,7 @@ class Search:
     def __init__(self, device: torch.device, rows: int) -> None:
         self.clock = torch.zeros(1, dtype=torch.int64, device=device)  # the time of the next step
         self.recorder = gpu.Recorder(device, rows)
-        # Steps between looks at how many rows are left: reading from a GPU makes the host wait.
+        # Steps between checks of how many rows are left: reading from a GPU makes the host wait.
         self.check_every = 1 if device.type != "cuda" else 8 if self.recorder.records else 4
 
     def keeps_rows(self) -> bool:
