@@ -65,6 +65,7 @@ def test_config_files_are_options_or_refused(raw: bytes, options: dict[str, obje
 @example(b"[" * 9999, None, None)
 @example(b"1" * 5000, {"content": 1}, {"content": [{"logprob": 10**400}]})
 @example(b"", [{"msg": "a", "loc": 5}], None)
+@example(b'{"choices": [{"message": {"content": null}, "finish_reason": "\\u001b[2J"}]}', None, None)
 def test_answers_of_servers_are_read_or_an_error_of_the_server(raw: bytes, message: object, scores: object) -> None:
     pytest.importorskip("httpx")
     targets.check_server_answer(raw)

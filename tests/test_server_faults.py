@@ -191,7 +191,7 @@ def test_an_answer_that_would_take_many_times_its_bytes_is_refused(mock: Mock, r
 
 @pytest.mark.parametrize("message", ["[{" + "~" * 100_000 + "1}]", "[{1:" + "1+" * 50_000 + "1}]", "[{[]: 1}]"])
 def test_an_error_message_that_is_not_a_list_is_taken_as_text(message: str) -> None:
-    assert message_of({"error": {"message": message}}) == message[:300]
+    assert message_of({"error": {"message": message}}) == message[:100_000]
 
 
 def test_an_output_that_a_filter_ended_is_no_whole_answer() -> None:
@@ -288,11 +288,11 @@ def test_credentials_and_keys_are_told_nowhere(
     mock.plan = plan
     assert main(command(mock, tmp_path, "--on-error", "skip", url=url)) == 0
     assert mock.bodies  # the query went to the server all the same
-    mock.plan = lambda number: Reply(said, 401)
+    mock.plan = lambda number: Reply(said.replace(b"no:", b"." * 292), 401)  # shortened in the middle of the key
     assert main([*command(mock, tmp_path, url=url), "--force"]) == 3
     written = [path.read_text() for path in tmp_path.iterdir()] + [*capsys.readouterr()]
     assert any("no: ***" in text for text in written)
-    for secret in ("sk-key-of-mine", "pass%21word", "pass!word", "query-secret", "YW5uYTpwYXNz", "anna"):
+    for secret in ("sk-key", "pass%21word", "pass!word", "query-secret", "YW5uYTpwYXNz", "anna"):
         assert not any(secret in text for text in written), secret
 
 

@@ -93,7 +93,7 @@ def status_in(found: dict[str, Any]) -> int:
 
 
 def message_of(found: Any) -> str:
-    """The server's error message, on one line and without control characters."""
+    """The server's error message, on one line."""
     error = found.get("error", found.get("detail", found)) if isinstance(found, dict) else found
     message = error.get("message", error) if isinstance(error, dict) else error
     if isinstance(message, str):
@@ -103,8 +103,7 @@ def message_of(found: Any) -> str:
             message = ast.literal_eval(message)
     if isinstance(message, list):  # FastAPI: what is wrong with each field
         message = "; ".join(map(_field_error, message))
-    words = " ".join(str(message).split())
-    return "".join(letter if letter.isprintable() else "?" for letter in words)[:300] or "no reason given"
+    return " ".join(str(message).split()) or "no reason given"
 
 
 def _field_error(found: Any) -> str:

@@ -252,7 +252,9 @@ class Client:
         return str(urlunsplit(self._root._replace(path=self._root.path + path)))
 
     def _hide(self, text: str) -> str:
-        return hide(text, self._secrets)[:MOST_WORDS]
+        """A reason as it may be told: first without secrets, as half of one would not be found; then shortened."""
+        shown = hide(text, self._secrets)[:MOST_WORDS]
+        return "".join(letter if letter.isprintable() else "?" for letter in shown)
 
     async def _pause(self) -> None:
         """Wait until the server accepts requests again."""
