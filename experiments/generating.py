@@ -105,8 +105,6 @@ def block_jobs(args: argparse.Namespace, model: Any, metric: Any, chosen: Candid
         Record(list(b.texts), list(d.texts), id=name, source=source, reference=reference)
         for b, d, name, (source, reference) in zip(hypotheses, draws, ids, pairs, strict=True)
     ]
-    if metric is not None:
-        metric = metric.remembering()
     for first in range(0, len(records), per_job):
         some = records[first : first + per_job]
         beams = {name: texts[first : first + per_job] for name, texts in searched.items()}

@@ -156,16 +156,11 @@ class FakeTranslator:
         return self.beam(sources, n)
 
 
-class FakeMetric(mbrace.Pairwise):
-    def remembering(self) -> FakeMetric:
-        return self
-
-
 def test_what_is_generated_has_rows_for_beam_search_by_every_metric(tmp_path: Path) -> None:
     args = argparse.Namespace(out=tmp_path / "jobs", small=True)
     pairs = [("ein kleiner Hund", "ein Hund 0"), ("zwei Katzen im Haus", "Katzen im Haus zwei")]
     chosen = CandidateSet("x", "test", len(pairs), trials=2)
-    metric = FakeMetric(overlap, name="overlap|words", schedule=(4, 8))
+    metric = mbrace.Pairwise(overlap, name="overlap|words", schedule=(4, 8))
     block_jobs(args, FakeTranslator(), metric, chosen, 0, pairs)
     folder = JobFolder(args.out)
     assert [folder.work(), folder.work()] == ["x.test.00000", None]
