@@ -148,7 +148,9 @@ def test_a_number_out_of_range_is_named(make: Callable[[], object], message: str
 
 def test_what_is_no_record_is_named() -> None:
     expected = "^records: expected objects of mbrace.Record or lists of strings, got "
-    with pytest.raises(mbrace.UserError, match=rf"{expected}an object; mbrace.Record\(\*\*fields\) makes one of a dict$"):
+    with pytest.raises(
+        mbrace.UserError, match=rf"{expected}an object; mbrace.Record\(\*\*fields\) makes one of a dict$"
+    ):
         list(mbrace.decode_corpus([{"hypotheses": ["a"]}]))  # type: ignore[list-item]
     with pytest.raises(mbrace.UserError, match=rf"{expected}a string$"):
         list(mbrace.decode_corpus({"hypotheses": ["a"]}))  # type: ignore[arg-type]
