@@ -73,6 +73,7 @@ def test_the_output_is_that_of_mbrs(run: dict[str, Any], here: Path, monkeypatch
             "--metric comet --decoder centroid_mbr --decoder.kmeans.ncentroids 8 --decoder.count_weight true",
             "--method centroid --method-option centroids=8 --method-option weighted=yes",
         ),
+        ("--metric comet --decoder centroid_mbr", "--method centroid --method-option centroids=8"),  # their default
     ],
 )
 def test_the_equivalent_command(options: str, ours: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +84,28 @@ def test_the_equivalent_command(options: str, ours: str, here: Path, monkeypatch
     words = mbrs_words(args)
     assert " ".join(words).endswith(ours)
     make_parser("decode").parse_args(["decode", *words])  # is understood
+
+
+# Of mbrs 0.1.8: the fields of CommonArguments and of each Config.
+MBRS_OPTIONS = {
+    "": "num_candidates source references reference_lprobs output format num_references decoder metric selector nbest "
+    "quiet report report_format width config_path plugin_dir",
+    "metric.": "score_type model_type num_layers batch_size nthreads idf idf_sents lang rescale_with_baseline "
+    "baseline_path use_fast_tokenizer fp16 bf16 cpu lowercase force tokenize smooth_method smooth_value "
+    "max_ngram_order effective_order trg_lang num_workers model char_order word_order beta whitespace eps_smoothing "
+    "fastchrf normalized no_punct asian_support case_sensitive",
+    "decoder.": "kmeans.ncentroids kmeans.niter kmeans.kmeanspp kmeans.seed count_weight reduction_factor rank niter "
+    "regularization_weight seed alpha sampling_scheduler num_bootstrap_samples",
+    "selector.": "diversity_metric diversity_lambda local_search_iterations local_search_neighbors seed",
+}
+
+
+def test_every_option_of_mbrs_is_taken_or_refused_by_name() -> None:
+    from mbrace.cli.parser import make_parser, parsers_by_command
+
+    known = parsers_by_command(make_parser("mbrs-decode"))["mbrs-decode"]._option_string_actions
+    options = [f"--{prefix}{name}" for prefix, names in MBRS_OPTIONS.items() for name in names.split()]
+    assert [option for option in options if option not in known] == []
 
 
 def test_one_hypothesis_has_an_expected_score_too(here: Path) -> None:

@@ -36,7 +36,7 @@ def _same(names: str, ignored: str = "num_workers") -> dict[str, str]:
     return {name: name for name in names.split()} | dict.fromkeys(ignored.split(), "")
 
 
-# Of each metric of mbrs, its options with what they are here: a flag of ours, the name of an option of the utility, ""
+# For each metric of mbrs, its options and what they become: a flag of ours, the name of an option of the utility, or ""
 # if the option is read elsewhere in this file or changes no answer.
 METRICS: dict[str, dict[str, str]] = {
     "bleu": _same(
@@ -53,7 +53,6 @@ METRICS: dict[str, dict[str, str]] = {
         "model_type": "--metric-model",
         "num_layers": "layer",
         "score_type": "measure",
-        "baseline_path": "baseline",
         **dict.fromkeys(("nthreads", "use_fast_tokenizer"), ""),
     },
 }
@@ -75,18 +74,25 @@ DECODERS: dict[str, dict[str, str]] = {
     "centroid_mbr": {"kmeans.ncentroids": "centroids", "kmeans.seed": "--seed", "count_weight": "weighted"},
     "probabilistic_mbr": {"rank": "rank", "reduction_factor": "", "seed": "--seed"},
 }
+SELECTOR = ["diversity_lambda", "diversity_metric", "local_search_iterations", "local_search_neighbors", "seed"]
+RESCALED = "leave it out: rescaling scores changes no decision"
 REFUSED = {
-    "--config_path": "give the options themselves; `--config FILE` is for those of mbrace",
+    "--config_path": "give these options on the command line; `--config FILE` reads those of mbrace",
     "--plugin_dir": "give a function of your own: mbrace decode --utility file.py:function",
-    "--selector.diversity_lambda": "use mbrace decode --nbest N --method diverse --method-option diversity=LAMBDA",
-    "--decoder.regularization_weight": "scores are scaled here, so that one weight suits every utility; leave it out",
-    "--decoder.niter": "is fixed at 10 here; leave it out",
-    "--decoder.kmeans.niter": "is fixed at 5 here; leave it out",
+    **dict.fromkeys(
+        (f"--selector.{name}" for name in SELECTOR),
+        "use mbrace decode --nbest N --method diverse --method-option diversity=LAMBDA",
+    ),
+    "--decoder.regularization_weight": "leave it out: scores are scaled first, so that one weight fits every utility",
+    "--decoder.niter": "leave it out: it is always 10",
+    "--decoder.kmeans.niter": "leave it out: it is always 5",
+    "--decoder.kmeans.kmeanspp": "leave it out: centroids always start by k-means++",
     "--metric.lang": "give the encoder: --metric.model_type MODEL",
     "--metric.idf": "give texts in a file: mbrace decode --utility bertscore --utility-option idf=FILE",
     "--metric.idf_sents": "give texts in a file: mbrace decode --utility bertscore --utility-option idf=FILE",
-    "--metric.rescale_with_baseline": "give bert-score's file: --metric.baseline_path FILE",
-    "--report_format": "the summary is text on stderr; leave it out",
+    "--metric.rescale_with_baseline": RESCALED,
+    "--metric.baseline_path": RESCALED,
+    "--report_format": "leave it out: the summary is plain text",
 }
 LOWER_IS_BETTER = ("ter", "metricx")  # there; here they are negated
 TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}  # of sacreBLEU, by --metric.trg_lang
@@ -157,17 +163,17 @@ def mbrs_words(args: argparse.Namespace) -> list[str]:
         files = {"hypotheses": args.hypotheses, "n": args.num_candidates, "source": args.source or "SOURCES"}
         model = given.get("metric.model", "Unbabel/wmt22-cometkiwi-da")
         command = QUALITY.format(**files, model=model, top=f" --nbest {args.nbest}")
-        raise UserError(f"--decoder {args.decoder} --metric {args.metric}: needs no race; use {command}")
+        raise UserError(f"--decoder {args.decoder} --metric {args.metric}: reads no references; use {command}")
     if args.selector != "nbest":
         raise UserError(f"--selector {args.selector}: use mbrace decode --nbest N --method diverse")
     own: dict[str, dict[str, Any]] = {}
     for kind, chosen, known in (("decoder", args.decoder, DECODERS), ("metric", args.metric, METRICS)):
         if chosen not in known:
-            raise UserError(f"--{kind} {chosen}: not here{nearest(chosen, known)}")
+            raise UserError(f"--{kind} {chosen}: not supported{nearest(chosen, known)}")
         own[kind] = {name.partition(".")[2]: value for name, value in given.items() if name.startswith(f"{kind}.")}
         for name in own[kind]:
             if name not in known[chosen]:
-                raise UserError(f"--{kind}.{name}: no option of --{kind} {chosen}")
+                raise UserError(f"--{kind}.{name}: not an option of --{kind} {chosen}")
     words = _flat(args.hypotheses, args.num_candidates, args.source, args.references, args.num_references)
     words += ["--utility", _utility(args.metric, own["metric"]), *_metric_words(args.metric, own["metric"])]
     words += _decoder_words(args.decoder, own["decoder"], args.metric)
@@ -233,6 +239,8 @@ def _decoder_words(decoder: str, options: dict[str, Any], metric: str) -> list[s
         options = {"sampling_scheduler": [8, 16, 32, 64, 128, 256], **options}
         return ["--no-shuffle", *_translated(options, DECODERS[decoder], "method")]
     words = ["--schedule", "all"]
+    if decoder == "centroid_mbr":
+        options = {"kmeans.ncentroids": "8", **options}  # the default there
     if decoder == "mbr":
         return [*words, "--prune", "none"]
     if decoder == "aggregate_mbr" and NAMED[_utility(metric, {})].kind == "string":
@@ -270,8 +278,8 @@ def run_comet_mbr(args: argparse.Namespace) -> int:
         files = {"hypotheses": args.translations, "n": args.num_samples, "source": args.sources}
         command = QUALITY.format(**files, model=args.qe_model, top=f" --top {args.rerank_top_k}")
         raise UserError(
-            f"--rerank_top_k: use {command}, then mbrace decode OUT.jsonl --utility comet --prune none; there, the "
-            "best race against all samples"
+            f"--rerank_top_k: use {command}, then mbrace decode OUT.jsonl --utility comet --prune none, which "
+            "compares the best with all samples"
         )
     if args.model_storage_path is not None:
         os.environ["HF_HUB_CACHE"] = args.model_storage_path
