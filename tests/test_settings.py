@@ -137,6 +137,7 @@ def test_a_dictionary_gives_the_same_race_again(race: Race) -> None:
     ("values", "message"),
     [
         ({"alhpa": 0.9}, "alhpa: no such setting; did you mean alpha?"),
+        ({"preset": "fast"}, "preset: is for the command line; give the settings themselves, such as regret=0.04"),
         ({"version": 2}, "version 2: of another mbrace; this one reads versions 1 to 1"),
         ({"coarse": "chrf"}, "coarse: was removed"),
     ],

@@ -85,16 +85,16 @@ def _show_translations(console: Any, sentences: int) -> None:
     records = records[:sentences]
     _examples(console, records, _compare(console, records, utility), utility)
     console.print(
-        "\nFewer calls, but not fewer seconds? A call of chrF++ is a few bit operations here; most of the time goes "
-        "into preparing the strings, which standard MBR must do as well. Calls are the seconds where each is a pass of "
-        "a large network (XCOMET, MetricX) or a question to a judge: there racing can be many times as fast.",
+        "\nFewer calls, but hardly fewer seconds: a chrF++ call takes nanoseconds, and most of the time goes into "
+        "preparing the strings, which standard MBR does too. Racing saves time where each call is a forward pass of a "
+        "large network (XCOMET, MetricX) or a request to a judge.",
         highlight=False,
     )
     console.print("\nTry next:", style="bold")
     for command, what in (
-        ("mbrace demo --answer", "answers of a small model"),
-        ("mbrace demo --save news.jsonl.xz", "these candidates"),
-        (f"mbrace decode news.jsonl.xz --explain {WATCHED}", "that race, step by step"),
+        ("mbrace demo --answer", "race a model's answers"),
+        ("mbrace demo --save news.jsonl.xz", "save these candidates"),
+        (f"mbrace decode news.jsonl.xz --explain {WATCHED}", "this race, step by step"),
     ):
         console.print(f"  {command:<53}{what}", markup=False, highlight=False, soft_wrap=True)
 

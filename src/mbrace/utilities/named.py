@@ -130,7 +130,7 @@ def make_utility(
         return load_function(name)
     named = NAMED[name]
     if named.neural:
-        prepare_torch(threads)
+        prepare_torch(threads, extra="learned" if name == "learned" else "neural")
         arguments = {"model": model_of(name, model), **network, **_converted(name, options)}
         return _made(named, arguments.pop("model"), **arguments)
     arguments = {**named.fixed, **_converted(name, options)}
@@ -251,9 +251,9 @@ def _converted(name: str, options: Mapping[str, str]) -> dict[str, Any]:
     return {key: typed("utility", key, text, hints[key]) for key, text in options.items()}
 
 
-def prepare_torch(threads: int) -> None:
+def prepare_torch(threads: int, *, extra: str = "neural") -> None:
     """Refuse a neural utility where torch is missing, and limit its threads (0: all cores)."""
-    require("torch", extra="neural")
+    require("torch", extra=extra)
     if threads:
         from mbrace.neural.device import limit_threads
 
