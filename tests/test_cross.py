@@ -412,7 +412,7 @@ def test_weights_in_several_files_are_read_by_their_index(
         ("metricx-25", {}, "version 25: is not supported"),
         ("metricx-24", {"version": "22"}, "version 22: is not supported"),
         ("metricx-24", {"qe": True}, "qe: only for version 23"),
-        ("metricx-24", {"dtype": "int8"}, "dtype int8: unknown"),
+        ("metricx-24", {"dtype": "int8"}, "dtype 'int8': unknown"),
         ("metricx-24", {"batch_tokens": 0}, "batch_tokens 0: must be 1 or more"),
     ],
 )

@@ -263,7 +263,7 @@ def test_stop_ends_an_output_before_the_string() -> None:
         (lambda: mbrace.Seq2Seq(m2m(), tokenizer=words(end=True), target_language="xx"), "language 'xx': unknown"),
         (lambda: mbrace.Seq2Seq(t5(), tokenizer=tiny.tokenizer(), target_language="en_XX"), "no language codes"),
         (lambda: mbrace.Seq2Seq("/nowhere/at/all"), "cannot be loaded"),
-        (lambda: mbrace.Seq2Seq(t5(), tokenizer=tiny.tokenizer(), dtype="int7"), "dtype int7: unknown"),
+        (lambda: mbrace.Seq2Seq(t5(), tokenizer=tiny.tokenizer(), dtype="int7"), "dtype 'int7': unknown"),
     ],
 )
 def test_what_is_wrong_is_named(make: Callable[[], Any], message: str) -> None:

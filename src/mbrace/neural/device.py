@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from mbrace.errors import UserError, require
+from mbrace.errors import SettingError, UserError, require
 from mbrace.settings import Network, NetworkOptions
 from mbrace.utility import limit_helpers
 
@@ -47,7 +47,8 @@ def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch
         return torch.bfloat16 if device.type == "cuda" else torch.float32  # type: ignore[no-any-return]
     chosen = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not isinstance(chosen, torch.dtype) or not chosen.is_floating_point or chosen.itemsize < 2:
-        raise UserError(f"dtype {dtype}: unknown; choose from float32, bfloat16, float16")
+        reason = "was removed: it could change answers from run to run" if dtype == "auto" else "unknown"
+        raise SettingError("dtype", dtype, f"{reason}; choose from float32, bfloat16, float16")
     return chosen  # type: ignore[no-any-return]
 
 
