@@ -353,11 +353,10 @@ def test_other_commands_read_the_answers_with_all_lines_and_turns(
     assert "a.jsonl:2: messages: more than one turn; give --chat" in capsys.readouterr().err
 
 
-def test_records_with_the_same_id_have_draws_of_their_own(model: Model, tmp_path: Path) -> None:
+def test_prompts_with_the_same_id_have_draws_of_their_own(model: Model) -> None:
     model.texts = lambda prompt: SPREAD if prompt == PROBE else [f"about {prompt}"]
-    (tmp_path / "p.jsonl").write_text('{"id": 1, "prompt": "one"}\n{"id": 1, "prompt": "two"}\n')
-    assert main(["answer", f"{tmp_path}/p.jsonl", "-o", f"{tmp_path}/a", *flags(model)]) == 0
-    assert [(row["text"], row["draws"]) for row in rows_of(tmp_path / "a")] == [("about one", 4), ("about two", 4)]
+    found = server(model).answer(["one", "two"], ids=[1, 1])
+    assert [(answer.text, answer.draws) for answer in found] == [("about one", 4), ("about two", 4)]
 
 
 def test_one_whole_draw_among_cut_ones_does_not_end_a_race(model: Model) -> None:

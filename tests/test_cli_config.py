@@ -1,4 +1,4 @@
-"""`--config`, `--log-level` and `--quiet`, which every command has."""
+"""`--config` and `--log-level`, which every command has."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def parsed(arguments: list[str]) -> dict[str, Any]:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_the_general_options(command: str) -> None:
     options = parsers_by_command(make_parser())[command]._option_string_actions
-    assert {"--config", "--log-level", "--quiet"} <= set(options)
+    assert {"--config", "--log-level"} <= set(options)
     assert list(options["--log-level"].choices or ()) == list(LEVELS)
 
 
@@ -207,7 +207,6 @@ LEVELS_TOLD = {
     "--log-level info": ["warning", "sentences in"],
     "--log-level warning": ["warning"],
     "--log-level error": [],
-    "--quiet": [],
 }
 
 
@@ -221,7 +220,7 @@ def test_the_level_says_what_is_printed(level: str, tmp_path: Path, capsys: pyte
 
 
 def test_errors_are_always_printed_and_debug_says_where_they_came_from(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["decode", "no.jsonl", "--quiet"]) == 2
+    assert main(["decode", "no.jsonl", "--log-level", "error"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert main(["decode", "no.jsonl", "--log-level", "debug"]) == 2
     told = capsys.readouterr().err
@@ -231,6 +230,6 @@ def test_errors_are_always_printed_and_debug_says_where_they_came_from(capsys: p
 
 def test_a_level_of_one_run_is_not_that_of_the_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "in.jsonl").write_bytes(lines([{"hypotheses": ["a", "b"]}]))
-    for options, told in ((["--quiet"], False), ([], True)):
+    for options, told in ((["--log-level", "error"], False), ([], True)):
         assert decode(tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl", "--force", *options) == 0
         assert ("sentence in" in capsys.readouterr().err) == told

@@ -163,7 +163,7 @@ def test_a_full_disk_behind_standard_output_is_one_line() -> None:
 def test_a_wrong_number_of_candidates_writes_nothing_and_the_right_one_is_taken_after_it(tmp_path: Path) -> None:
     flat, out = tmp_path / "h.txt", tmp_path / "out.jsonl"
     flat.write_text("".join(f"a dog {number}\n" for number in range(400)))
-    command = ["decode", "--hypotheses", str(flat), "-o", str(out), "--quiet", "--num-candidates"]
+    command = ["decode", "--hypotheses", str(flat), "-o", str(out), "--log-level", "error", "--num-candidates"]
     assert main([*command, "3"]) == 2
     assert not out.exists()
     assert main([*command, "4"]) == 0

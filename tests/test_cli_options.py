@@ -42,7 +42,6 @@ MOST_OPTIONS = {"decode": 42, "translate": 55, "generate": 38}
 def test_a_command_has_a_limited_number_of_options(command: str) -> None:
     actions = parsers_by_command(make_parser(command))[command]._actions
     listed = [action for action in actions if action.option_strings and action.help != argparse.SUPPRESS]
-    listed = [action for action in listed if action.dest != "trust_config"]  # came later, for security
     assert len(listed) <= MOST_OPTIONS[command]
 
 

@@ -106,7 +106,7 @@ def slow(hypothesis, reference):
 """
 
 
-@pytest.mark.parametrize(("options", "told"), [([], True), (["--quiet"], False)])
+@pytest.mark.parametrize(("options", "told"), [([], True), (["--log-level", "error"], False)])
 def test_the_first_signal_says_how_many_sentences_are_finished_and_the_second_ends_the_run(
     options: list[str], told: bool, tmp_path: Path
 ) -> None:

@@ -362,3 +362,19 @@ def test_generated_decoded_and_translated_records_of_one_file_have_the_ids_of_it
     mbrace.decode_file(tmp_path / "c.jsonl", tmp_path / "d.jsonl")
     mbrace.translate_file(source, tmp_path / "t.jsonl", model=model, beam=2, schedule=[2], text=False)
     assert [[row["id"] for row in read(tmp_path / f"{name}.jsonl")] for name in "cdt"] == [[1, 2]] * 3
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_sources_with_ids_keep_them_and_a_repeated_one_is_set_aside(suffix: str, tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [{"id": name, "source": source} for name, source in (("x", "a b"), ("y", "c"), ("x", "d"))]
+    source, out = tmp_path / f"s.{suffix}", tmp_path / "c.jsonl"
+    if suffix == "parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(rows), source)
+    else:
+        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(mbrace.UserError, match=rf"s\.{suffix}:3: id: 'x' is not unique"):
+        mbrace.generate_file(source, out, model=Shifts(), beam=1, sample=1)
+    summary = mbrace.generate_file(source, out, model=Shifts(), beam=1, sample=1, on_error="skip", force=True)
+    assert (summary.sentences, summary.skipped) == (2, 1)
+    assert [(row["id"], row["source"]) for row in read(out)] == [("x", "a b"), ("y", "c")]

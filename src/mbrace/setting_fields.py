@@ -331,6 +331,7 @@ REMOVED: dict[str, str] = {
     "limit": "was removed: `head -n N SOURCES` makes a shorter file",
     "saved_utilities": "was removed: --utility replay --utility-option tables=DIR races over saved utilities",
     "races": "was removed: the report shows the races of 12 sentences of each file",
+    "quiet": f"was removed: give {Parameter('log_level', 'error')}",
     "csv": "was removed: --json FILE has every rating",
     "name_a": "is an option of `mbrace judge-results` now",
     "name_b": "is an option of `mbrace judge-results` now",

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 from mbrace.answers import Answering
 from mbrace.cli.messages import say
 from mbrace.cli.options import add_model, add_settings, add_utility, given, model_settings, utility_settings
-from mbrace.cli.runs import _ended, add_cluster, add_resume, check_run, run_on_cluster, run_with_output
+from mbrace.cli.runs import (
+    add_cluster,
+    add_resume,
+    check_run,
+    report_run,
+    run_on_cluster,
+    run_with_output,
+)
 from mbrace.errors import UserError, counted, require
 from mbrace.settings import LOCAL, ModelSettings, Sampling
 from mbrace.utilities.named import uses_model
@@ -49,27 +56,24 @@ def add_answering(parser: argparse.ArgumentParser, *, without: Collection[str] =
 
 
 def run(args: argparse.Namespace) -> int:
-    from mbrace.io.candidates import checked_input
     from mbrace.io.output import OutputFiles
     from mbrace.io.reading import count_lines
-    from mbrace.jobs import run as runs
     from mbrace.jobs.answer import bound
-    from mbrace.jobs.translate import source_items
+    from mbrace.jobs.run import items_of
 
     check_run(args)
-    runs.check_run(threads=args.threads, resume=args.resume, force=args.force, on_error=args.on_error)
     job = job_from(args)
     if args.ray is not None:
         if args.save_draws is not None or args.max_cost_tokens is not None:
             raise UserError("--save-draws and --max-cost-tokens: not with --ray, whose workers do not share them")
         say(bound(job, None))
         return run_on_cluster(job, [args.prompts], args)
-    items = checked_input(lambda: source_items(args.prompts, make_item=job.item), [args.prompts], output=args.output)
+    items = items_of(job, args.prompts, args.output)
     if not (args.resume or args.force):
         OutputFiles(args.output).refuse_existing()
     say(bound(job, None if args.prompts == "-" else count_lines(args.prompts)))
-    summary = run_with_output(job, items, args, threads=args.threads)
-    status = _ended(summary, args)
+    summary = run_with_output(job, items, args)
+    status = report_run(summary, args)
     if why := sorted(cast("AnswerSummary", summary).stopped.items(), key=lambda pair: -pair[1]):
         say("stopped: " + ", ".join(f"{reason} ({counted(count, 'prompt')})" for reason, count in why))
     return status

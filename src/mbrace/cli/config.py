@@ -25,7 +25,7 @@ TRUSTED = (
 )
 TRUSTED_OPTIONS = ("url", "answers", "model", "tokenizer", "prompt")  # of utilities: servers, files, models
 # Not saved in OUT.run.json: what must be given again, or is not needed, to repeat a run.
-NOT_KEPT = (*LEFT_OUT, "output", "save_utilities", "resume", "force", "log_level", "quiet")
+NOT_KEPT = (*LEFT_OUT, "output", "save_utilities", "resume", "force", "log_level")
 
 
 def use_config(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:

@@ -14,10 +14,10 @@ from mbrace.cli.runs import (
     add_resume,
     add_save_utilities,
     add_top,
-    check_on_error,
     check_run,
     read_input,
     run_candidates,
+    run_options,
     run_with_output,
 )
 from mbrace.errors import UserError, counted
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     if args.explain is not None:
         from mbrace.cli.explain import run_explain
 
-        return run_explain(job, read_input(args)[0], args)
+        return run_explain(job, read_input(job, args)[0], args)
     return run_candidates(job, args)
 
 
@@ -121,19 +121,16 @@ def add_export(commands: Any) -> None:
 
 
 def run_export(args: argparse.Namespace) -> int:
-    from mbrace.io.candidates import checked_input, expand, read_items
     from mbrace.jobs.export import ExportJob
+    from mbrace.jobs.run import items_of
 
     if args.on_error == "retry":
         raise UserError("--on-error retry: an export has nothing to try again; run it with --force")
-    check_on_error(args)
+    run_options(args)
     if args.format == "preference" and args.output == "-":
         raise UserError("--format preference: records left out go to OUT.errors.jsonl; give a file with -o OUT")
     job = ExportJob(args.format, args.sources, args.prompt, args.chat)
-    paths = expand(args.answers)
-    files = [*paths, *([] if args.sources is None else [args.sources])]
-    items = checked_input(lambda: read_items(paths, job.item), files, output=args.output)
-    summary = run_with_output(job, items, args)
+    summary = run_with_output(job, items_of(job, args.answers, args.output, others=job.files), args)
     kept = f", {summary.kept:,} kept from before" if summary.kept else ""
     left = f"; {counted(summary.skipped, 'record')} left out, see {args.output}.errors.jsonl" if summary.skipped else ""
     say(f"mbrace: {counted(summary.sentences, 'line')} written{kept}{left}")

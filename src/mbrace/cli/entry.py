@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import gc
 import io
@@ -59,7 +58,7 @@ def _run(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     args.arguments = arguments
     _turn_on_garbage_collection()
-    with plain_messages(_level(args), parsers_by_command(parser)[args.command]._option_string_actions):
+    with plain_messages(args.log_level, parsers_by_command(parser)[args.command]._option_string_actions):
         return _status_of(lambda: args.run(args))
 
 
@@ -83,12 +82,6 @@ def _status_of(run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         tell("mbrace: interrupted")
         return 130
-
-
-def _level(args: argparse.Namespace) -> str:
-    if args.quiet and args.log_level is not None:
-        raise UserError("--quiet and --log-level: give one of them")
-    return "error" if args.quiet else args.log_level or "info"
 
 
 def _turn_on_garbage_collection() -> None:

@@ -126,7 +126,7 @@ def _add_general(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--log-level",
         choices=list(LEVELS),
+        default="info",
         help="what is printed on stderr: error; warning; info (default): also progress and what a run did; debug: "
         "also tracebacks of errors",
     )
-    group.add_argument("--quiet", action="store_true", help="print only errors, like --log-level error")

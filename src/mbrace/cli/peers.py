@@ -121,6 +121,9 @@ def add_mbrs(commands: Any) -> None:
     parser.add_argument("--nbest", type=int, default=1, metavar="N", help="write the N best (default: 1)")
     parser.add_argument("--report", metavar="FILE", help="also write the summary there")
     parser.add_argument("-w", "--width", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--quiet", action="store_const", dest="log_level", const="error", default="info", help="print only errors"
+    )
     for prefix, tables in (("metric", METRICS.values()), ("decoder", DECODERS.values())):
         for name in dict.fromkeys(name for table in tables for name in table):
             many = {"nargs": "+"} if name == "sampling_scheduler" else {"nargs": "?", "const": "true"}

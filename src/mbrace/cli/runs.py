@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
+import textwrap
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mbrace.cli.messages import log, say, shows_progress
 from mbrace.cli.options import cost_text, options_from, report_truncated
@@ -18,7 +18,7 @@ from mbrace.utility import Cost
 
 if TYPE_CHECKING:
     from mbrace.io.candidates import Item
-    from mbrace.jobs.run import Job, Summary
+    from mbrace.jobs.run import Job, RunOptions, Summary
 
 RAY_OPTIONS = {"workers": int, "gpus_per_worker": float, "shard_size": int}
 
@@ -114,7 +114,7 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
 
 def check_run(args: argparse.Namespace) -> None:
     """Refuse options of a run that make no sense, before anything is loaded."""
-    check_on_error(args)
+    run_options(args)
     args.ray_options = {}
     for name, text in options_from("--ray-option", args.ray_option).items():
         if name not in RAY_OPTIONS:
@@ -126,16 +126,10 @@ def check_run(args: argparse.Namespace) -> None:
         raise UserError("--ray: writes a folder of shards; give one with -o OUT")
 
 
-def check_on_error(args: argparse.Namespace) -> None:
-    """Refuse to set records aside where there is no file for them."""
-    if args.on_error == "skip" and args.output == "-":
-        raise UserError("--on-error skip: what is set aside goes to OUT.errors.jsonl; give a file with -o OUT")
-
-
 def run_candidates(job: Job, args: argparse.Namespace) -> int:
     """Run a job over the input that was given, on this machine or with --ray."""
     if args.ray is None:
-        items, total = read_input(args)
+        items, total = read_input(job, args)
         return run_here(job, items, args, total=total)
     if not args.candidates:
         if os.path.exists(args.ray):
@@ -144,9 +138,10 @@ def run_candidates(job: Job, args: argparse.Namespace) -> int:
     return run_on_cluster(job, args.candidates, args)
 
 
-def read_input(args: argparse.Namespace) -> tuple[Iterable[Item], int | None]:
+def read_input(job: Job, args: argparse.Namespace) -> tuple[Iterable[Item], int | None]:
     """The records, and their number where that is cheap to find out."""
-    from mbrace.io.candidates import checked_input, expand, read_flat, read_items
+    from mbrace.io.candidates import checked_input, expand, read_flat
+    from mbrace.jobs.run import items_of
 
     sizes = {"num_candidates": args.num_candidates, "num_references": args.num_references}
     if args.candidates:
@@ -156,7 +151,7 @@ def read_input(args: argparse.Namespace) -> tuple[Iterable[Item], int | None]:
             raise UserError("CANDIDATES.jsonl and --hypotheses: give one kind of input")
         paths = expand(args.candidates)
         _refuse_flat_text(paths)
-        return checked_input(lambda: read_items(paths), paths, output=args.output), _count_records(paths)
+        return items_of(job, paths, args.output), _count_records(paths)
     if args.hypotheses is None or args.num_candidates is None or (args.needs_source and args.source is None):
         with_source = " and --source S.txt" if args.needs_source else ""
         if args.hypotheses is not None:
@@ -193,23 +188,30 @@ def _count_records(paths: list[str]) -> int | None:
 
 def run_sources(job: Job, args: argparse.Namespace) -> int:
     """Run a job over the lines of `args.sources`, on this machine or with --ray."""
-    from mbrace.io.candidates import checked_input
-    from mbrace.jobs.translate import source_items
+    from mbrace.jobs.run import items_of
 
     if args.ray is not None:
         return run_on_cluster(job, [args.sources], args)
-    read = partial(source_items, args.sources, make_item=job.item)
-    items = checked_input(read, [args.sources], output=args.output)
+    items = items_of(job, args.sources, args.output)
     return run_here(job, items, args, total=_count_records([args.sources]))
 
 
 def run_here(job: Job, items: Iterable[Item], args: argparse.Namespace, *, total: int | None = None) -> int:
     """Run a job on this machine; the exit status."""
-    return _ended(run_with_output(job, items, args, threads=args.threads, total=total), args)
+    return report_run(run_with_output(job, items, args, total=total), args)
 
 
-def run_with_output(job: Job, items: Iterable[Item], args: argparse.Namespace, **options: Any) -> Summary:
-    """Run a job on this machine, into the output of `add_resume`'s options; `options` are others of `run_job`."""
+def run_options(args: argparse.Namespace) -> RunOptions:
+    """The options of `add_resume`, checked."""
+    from mbrace.jobs.run import RunOptions
+
+    if args.on_error == "skip" and args.output == "-":
+        raise UserError("--on-error skip: what is set aside goes to OUT.errors.jsonl; give a file with -o OUT")
+    return RunOptions(getattr(args, "threads", 0), args.resume, args.force, args.on_error)
+
+
+def run_with_output(job: Job, items: Iterable[Item], args: argparse.Namespace, *, total: int | None = None) -> Summary:
+    """Run a job on this machine, into the output of `add_resume`'s options; `total` is the number of items."""
     from mbrace.cli.config import given_options
     from mbrace.jobs.run import run_job
 
@@ -217,13 +219,11 @@ def run_with_output(job: Job, items: Iterable[Item], args: argparse.Namespace, *
         job,
         items,
         args.output,
-        resume=args.resume,
-        force=args.force,
-        on_error=args.on_error,
+        run_options(args),
         handle_signals=True,
         progress=shows_progress(),
+        total=total,
         options=None if args.output == "-" else given_options(args),
-        **options,
     )
 
 
@@ -247,10 +247,10 @@ def run_on_cluster(job: Job, inputs: list[str], args: argparse.Namespace) -> int
             progress=progress,
             options=given_options(args),
         )
-    return _ended(summary, args)
+    return report_run(summary, args)
 
 
-def _ended(summary: Summary, args: argparse.Namespace) -> int:
+def report_run(summary: Summary, args: argparse.Namespace) -> int:
     """Say what a run did, and how to continue if a signal ended it; returns its exit status."""
     report_truncated(summary.truncated)
     say(summary_lines(summary))
@@ -297,16 +297,5 @@ def summary_lines(summary: Summary) -> str:
     if summary.hypothesis_seconds:
         drawn = f"{counted(summary.drawn, 'pseudo-reference')} drawn"
         parts.append(f"hypotheses {summary.hypothesis_seconds:.2f} s, {drawn}")
-    return _packed(parts, 80)
-
-
-def _packed(parts: list[str], width: int) -> str:
-    """The parts of a message, as many per line as fit; only a part that is too long for a line is broken, at commas."""
-    lines, indent = ["mbrace:"], " " * 7
-    for part in parts:
-        fits_alone = len(indent) + len(f" {part};") <= width
-        for piece in [f"{part};"] if fits_alone else re.split(r"(?<=,) ", f"{part};"):
-            if len(lines[-1]) + 1 + len(piece) > width:
-                lines.append(indent)
-            lines[-1] += f" {piece}"
-    return "\n".join(lines).removesuffix(";")
+    text = "; ".join(parts)
+    return textwrap.fill(f"mbrace: {text}", 80, subsequent_indent=" " * 8, break_on_hyphens=False)

@@ -25,7 +25,7 @@ from mbrace.cluster.shards import TRIES, Actor, Reader, Registry, Result, add_co
 from mbrace.errors import RESUME, ServiceError, SettingError, UserError, require
 from mbrace.io.candidates import expand, id_prefixes
 from mbrace.io.reading import estimated_bytes
-from mbrace.jobs.run import ErrorPolicy, Job, Summary, check_run
+from mbrace.jobs.run import ErrorPolicy, Job, RunOptions, Summary
 from mbrace.jobs.terminal import Stop
 
 READER_CPUS = 0.1  # reading waits for the disk: a small share is enough, but with none Ray Data waits forever
@@ -67,7 +67,7 @@ def run(
     `progress` is called with the lines done since its last call and the share of the input done so far. `options`, the
     command line's, are kept in the manifest.
     """
-    check_run(threads=threads, resume=resume, force=force, on_error=on_error)
+    RunOptions(threads, resume, force, on_error)  # refuses what makes no sense
     if folder := getattr(job, "save_utilities", None):
         reason = "not on a cluster, whose workers may not see that folder; run on one machine, one input after another"
         raise SettingError("save_utilities", folder, reason)

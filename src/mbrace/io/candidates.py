@@ -138,15 +138,19 @@ def item_from(row: Row, file: str, number: int, prefix: str = "") -> Item:
         return Bad(location, identity, error.reason)
 
 
-def read_items(paths: Sequence[str], make_item: Callable[[Row, str, int, str], Item] = item_from) -> Iterator[Item]:
-    """Records of JSON Lines and Parquet files, one after another, checked as they are read; a bad one is a `Bad`.
+def read_items(
+    paths: Sequence[str], make_item: Callable[[Row, str, int, str], Item] = item_from, *, records: bool = True
+) -> Iterator[Item]:
+    """Records of files, one after another, checked as they are read; a bad one is a `Bad`.
 
     An id that is not given is the line number, or FILE:LINE where there are several files. `make_item` makes an item of
-    a row: the method of a job, or by default a candidate record.
+    a row: the method of a job, or by default a candidate record. Without `records`, rows are lines of text, and blank
+    ones at the end of a file count.
     """
     seen = SeenIds()
     for path, prefix in zip(paths, id_prefixes(paths), strict=True):
-        for number, row in enumerate(_without_draws(without_blank_end(rows_of(path)), path), 1):
+        rows = _without_draws(without_blank_end(rows_of(path)), path) if records else rows_of(path)
+        for number, row in enumerate(rows, 1):
             item = make_item(row, shown_path(path), number, prefix)
             yield item if isinstance(item, Bad) or seen.add(item.id) else repeated_id(location_of(item), item.id)
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from mbrace.answers import Answer, Answering, Prompt, answers, prompt_of
 from mbrace.errors import RESUME, Parameter, RecordError, ServiceError, SettingError, UserError, check_whole, counted
-from mbrace.io.candidates import Bad, Item, checked_input
+from mbrace.io.candidates import Bad, Item, Row
 from mbrace.io.reading import decode_line, json_line, parse_json
 from mbrace.jobs.decode import AnyUtility, describe_utility, load_utility
-from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, answer_items, run_job
-from mbrace.jobs.translate import describe_model, load_model, source_items
+from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, RunOptions, Summary, answer_items, items_of, run_job
+from mbrace.jobs.translate import describe_model, load_model
 from mbrace.metrics.exact_match import ExactMatch
 from mbrace.records import Location, Record, record_from
 from mbrace.sampler import Sampler
@@ -58,11 +58,8 @@ def answer_file(
     made, sampling = settings_from(Answering, None, of_answers), settings_from(Sampling, None, of_sampling)
     source = ModelSettings(server=LOCAL, prompt=PROMPT) if model is None else model
     job = AnswerJob(source, utility, made, sampling, save_draws, max_cost_tokens)
-    path, out = os.fspath(prompts), os.fspath(output)
-    return run_job(
-        job, checked_input(lambda: source_items(path, make_item=job.item), [path], output=out), out, threads=threads,
-        resume=resume, force=force, on_error=on_error, progress=progress,
-    )  # fmt: skip
+    how = RunOptions(threads, resume, force, on_error)
+    return run_job(job, items_of(job, prompts, output), output, how, progress=progress)
 
 
 @dataclass(frozen=True)
@@ -110,12 +107,12 @@ class AnswerJob:
             source = load_source(source, threads, self.candidates, self.settings, **of_server)
         return AnswerWorker(self, utility, source)
 
-    def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
+    def item(self, row: Row, file: str, number: int, prefix: str) -> Item:
         """A prompt: a line of text, or of JSON with `prompt` or `messages`."""
         location, name = Location(file, number), f"{prefix}{number}" if prefix else number
         try:
-            if {".jsonl", ".ndjson"} & set(Path(file).suffixes):
-                return _prompt_from(parse_json(row, location), location, name)
+            if not isinstance(row, bytes) or {".jsonl", ".ndjson", ".parquet"} & set(Path(file).suffixes):
+                return _prompt_from(parse_json(row, location) if isinstance(row, bytes) else row, location, name)
             text = decode_line(row, location).removesuffix("\n").removesuffix("\r")
             return _prompt_from({"prompt": text}, location, name)
         except RecordError as error:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from mbrace.api import decode_corpus, rerank_corpus
 from mbrace.errors import LARGEST, check_whole
-from mbrace.io.candidates import Item, Paths, checked_input, expand, item_from, read_items
+from mbrace.io.candidates import Item, Paths, item_from
 from mbrace.io.output import answer_line, best_candidates_line, check_lines
-from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, answer_items, run_job
+from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, RunOptions, Summary, answer_items, items_of, run_job
 from mbrace.methods import check_saving
 from mbrace.metrics.chrf import ChrF
 from mbrace.race import Watch
@@ -62,10 +62,8 @@ def decode_file(
     """
     folder = None if save_utilities is None else os.fspath(save_utilities)
     job = DecodeJob(utility, settings_from(Race, race, settings, decode_file), text, folder, top)
-    paths, out = expand(inputs), os.fspath(output)
-    items = checked_input(lambda: read_items(paths), paths, output=out)
-    run = {"threads": threads, "resume": resume, "force": force, "on_error": on_error, "progress": progress}
-    return run_job(job, items, out, **run)  # type: ignore[arg-type]
+    how = RunOptions(threads, resume, force, on_error)
+    return run_job(job, items_of(job, inputs, output), output, how, progress=progress)
 
 
 @dataclass(frozen=True)
@@ -244,10 +242,8 @@ def rerank_file(
     `output` is candidate records for `decode_file`: the `top` best hypotheses, and all pseudo-references.
     """
     job = RerankJob(qe, nbest=nbest, window=window, text=text, top=top)
-    paths, out = expand(inputs), os.fspath(output)
-    items = checked_input(lambda: read_items(paths), paths, output=out)
-    run = {"threads": threads, "resume": resume, "force": force, "on_error": on_error, "progress": progress}
-    return run_job(job, items, out, **run)  # type: ignore[arg-type]
+    how = RunOptions(threads, resume, force, on_error)
+    return run_job(job, items_of(job, inputs, output), output, how, progress=progress)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mbrace.errors import Parameter, RecordError, SettingError, UserError, counted
-from mbrace.io.candidates import Bad, Item, Paths, Row, checked_input, expand, location_of, read_items
+from mbrace.io.candidates import Bad, Item, Paths, Row, location_of
 from mbrace.io.reading import json_line, parse_json
 from mbrace.io.texts import read_texts, source_in
-from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
+from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, RunOptions, Summary, items_of, run_job
 from mbrace.records import Location, Record, kind
 
 FORMATS = ("sft", "preference")
@@ -46,10 +46,8 @@ def export_file(
     instead of strings.
     """
     job = ExportJob(format, None if sources is None else os.fspath(sources), prompt, chat)
-    paths, out = expand(answers), os.fspath(output)
-    files = [*paths, *([] if job.sources is None else [job.sources])]
-    items = checked_input(lambda: read_items(paths, job.item), files, output=out)
-    return run_job(job, items, out, resume=resume, force=force, on_error=on_error, progress=progress)
+    items = items_of(job, answers, output, others=job.files)
+    return run_job(job, items, output, RunOptions(0, resume, force, on_error), progress=progress)
 
 
 @dataclass(frozen=True)
@@ -76,6 +74,11 @@ class ExportJob:
             raise SettingError("format", self.format, f"unknown; choose from {', '.join(FORMATS)}")
         if "{source}" not in self.prompt:
             raise SettingError("prompt", self.prompt, "has no {source}; say where the source goes")
+
+    @property
+    def files(self) -> list[str]:
+        """What it reads besides the answers."""
+        return [] if self.sources is None else [self.sources]
 
     def describe(self) -> dict[str, Any]:
         """What the output depends on."""

@@ -9,10 +9,10 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from mbrace.errors import LARGEST, Parameter, SettingError, check_whole
-from mbrace.io.candidates import Bad, Item, bad_from, checked_input
+from mbrace.io.candidates import Bad, Item, Row, bad_from
 from mbrace.io.reading import json_line
-from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
-from mbrace.jobs.translate import AnyModel, check_sampling, describe_model, load_model, source_item, source_items
+from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, RunOptions, Summary, items_of, run_job
+from mbrace.jobs.translate import AnyModel, check_sampling, describe_model, load_model, source_item
 from mbrace.records import Record
 from mbrace.sampler import Draws
 from mbrace.setting_fields import settings_from
@@ -56,10 +56,8 @@ def generate_file(
     """
     made = settings_from(Sampling, candidates, settings, generate_file)
     job = GenerateJob(model, made, sample=sample, seed=seed, logprobs=logprobs, prefix=prefix, window=window)
-    path, out = os.fspath(sources), os.fspath(output)
-    items = checked_input(lambda: source_items(path, make_item=job.item), [path], output=out)
-    run = {"threads": threads, "resume": resume, "force": force, "on_error": on_error, "progress": progress}
-    return run_job(job, items, out, **run)  # type: ignore[arg-type]
+    how = RunOptions(threads, resume, force, on_error)
+    return run_job(job, items_of(job, sources, output), output, how, progress=progress)
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ class GenerateJob:
         window = 32 if isinstance(model, Server) or model.device.type == "cuda" else 4
         return GenerateWorker(candidates_of(model, self), self.logprobs, self.window or window, server)
 
-    def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
+    def item(self, row: Row, file: str, number: int, prefix: str) -> Item:
         """A source, and its reference if the file has two columns."""
         return source_item(row, file, number, self.prefix + prefix)
 

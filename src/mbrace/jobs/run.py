@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 from mbrace.errors import FORCE, MOST_THREADS, RESUME, ServiceError, SettingError, UserError, check_whole
-from mbrace.io.candidates import Bad, Item, bad_from
+from mbrace.io.candidates import Bad, Item, Paths, Row, bad_from, checked_input, expand, read_items
 from mbrace.io.output import Output, OutputFiles
 from mbrace.jobs.resuming import retry_set_aside, skip_answered
 from mbrace.jobs.terminal import Stop, progress_bar
@@ -60,6 +62,29 @@ class Summary:
     signal: int | None = None  # the one that ended the run early
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    """What every run may be told, on one machine or on a cluster.
+
+    `threads` are those of the utility and of the model (0: all cores). `resume` continues after the answers in the
+    output, `force` replaces them. `on_error="skip"` sets a bad record aside in OUTPUT.errors.jsonl; with "retry", a
+    resumed run first tries those again that an earlier one set aside, and reads its input twice.
+    """
+
+    threads: int = 0
+    resume: bool = False
+    force: bool = False
+    on_error: ErrorPolicy = "stop"
+
+    def __post_init__(self) -> None:
+        """Refuse options that make no sense."""
+        if self.on_error not in get_args(ErrorPolicy):
+            raise SettingError("on_error", self.on_error, f"unknown{nearest(self.on_error, get_args(ErrorPolicy))}")
+        check_whole("threads", self.threads, least=0, most=MOST_THREADS)
+        if self.resume and self.force:
+            raise UserError(f"{RESUME} and {FORCE}: give one of them")
+
+
 class Worker(Protocol):
     """Turns items into lines, one outcome per item, in order. A bad item is an error, or set aside with `skip`.
 
@@ -98,20 +123,24 @@ class Job(Protocol):
         """Load what is needed, to be run with `threads` threads (0: all cores)."""
         ...
 
-    def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
+    def item(self, row: Row, file: str, number: int, prefix: str) -> Item:
         """The item of an input line; `prefix` is for its default id."""
         ...
+
+
+def items_of(job: Job, inputs: Paths, output: str | os.PathLike[str], *, others: Sequence[str] = ()) -> Iterable[Item]:
+    """The items of a job's input files, once those and the `others` that it reads are seen to be there."""
+    paths = expand(inputs)
+    read = partial(read_items, paths, job.item, records=job.reads_records)
+    return checked_input(read, [*paths, *others], output=os.fspath(output))
 
 
 def run_job(
     job: Job,
     items: Iterable[Item],
-    output: str,
+    output: str | os.PathLike[str],
+    how: RunOptions = RunOptions(),
     *,
-    threads: int = 0,
-    resume: bool = False,
-    force: bool = False,
-    on_error: ErrorPolicy = "stop",
     handle_signals: bool = False,
     progress: Progress = False,
     total: int | None = None,
@@ -119,50 +148,40 @@ def run_job(
 ) -> Summary:
     """Run a job over `items` into the file `output` on this machine.
 
-    `resume` continues after the answers in `output`, `force` replaces them. `on_error="skip"` sets a bad record
-    aside in OUTPUT.errors.jsonl; with "retry", a resumed run first tries those again that an earlier one set aside, and
-    reads `items` twice. With `handle_signals`, SIGINT and SIGTERM end the run after the current window.
-    `progress` is a function called with the number of items done since its last call, or True for a bar on stderr,
-    where `total` is the number of items. `options` are those of the command line, saved in OUTPUT.run.json.
+    With `handle_signals`, SIGINT and SIGTERM end the run after the current window. `progress` is a function called with
+    the number of items done since its last call, or True for a bar on stderr, where `total` is the number of items.
+    `options` are those of the command line, saved in OUTPUT.run.json.
     """
-    check_run(threads=threads, resume=resume, force=force, on_error=on_error)
-    if on_error == "retry" and not resume:
+    output, resume, retries = os.fspath(output), how.resume, how.on_error == "retry"
+    if retries and not resume:
         raise SettingError("on_error", "retry", f"only valid with {RESUME}")
-    if not (resume or force):
+    if not (resume or how.force):
         OutputFiles(output).refuse_existing()
         if folder := getattr(job, "save_utilities", None):
             from mbrace.io.folders import refuse_existing_tables
 
             refuse_existing_tables(folder)
-    worker = job.start(threads)
+    worker = job.start(how.threads)
     with ExitStack() as stack:
         stop = stack.enter_context(Stop(getattr(worker, "interrupt", None))) if handle_signals else None
-        settings, tables = job.describe(), getattr(worker, "utility_folder", None)
+        settings = job.describe()
+        files: dict[str, Any] = {
+            "text": job.text,
+            "settings": settings,
+            "tables": getattr(worker, "utility_folder", None),
+        }
         retried = 0
-        if on_error == "retry":
-            with Output(output, resume=True, text=job.text, settings=settings, tables=tables) as before:
+        if retries:
+            with Output(output, resume=True, **files) as before, _ended_by(stop):
                 before.interrupted = True  # it is only read
-                with _ended_by(stop):
-                    retried = retry_set_aside(worker, items, before, lambda some: _until(some, stop))
-        opened = Output(
-            output, resume=resume, force=force, text=job.text, settings=settings, tables=tables, options=options
-        )
-        out = stack.enter_context(opened)
+                retried = retry_set_aside(worker, items, before, lambda some: _until(some, stop))
+        out = stack.enter_context(Output(output, resume=resume, force=how.force, options=options, **files))
         if isinstance(progress, bool):
             progress = progress and not (output == "-" and sys.stdout.isatty())  # not both on one terminal
             progress = stack.enter_context(progress_bar(settings.get("command", "running"), total, shown=progress))
-        summary = run_worker(worker, items, out, skip=on_error != "stop", stop=stop, advance=progress)
+        summary = run_worker(worker, items, out, skip=how.on_error != "stop", stop=stop, advance=progress)
         summary.kept -= retried
         return summary
-
-
-def check_run(*, threads: int, resume: bool, force: bool, on_error: str) -> None:
-    """Refuse options of a run, on one machine or on a cluster, that make no sense."""
-    if on_error not in get_args(ErrorPolicy):
-        raise SettingError("on_error", on_error, f"unknown{nearest(on_error, get_args(ErrorPolicy))}")
-    check_whole("threads", threads, least=0, most=MOST_THREADS)
-    if resume and force:
-        raise UserError(f"{RESUME} and {FORCE}: give one of them")
 
 
 def run_worker(

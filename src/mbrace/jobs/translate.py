@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from mbrace.errors import Parameter, RecordError, SettingError, require
-from mbrace.io.candidates import Bad, Item, checked_input
-from mbrace.io.reading import byte_lines, decode_line, parse_json, shown_path
+from mbrace.io.candidates import Bad, Item, Row, read_items
+from mbrace.io.reading import decode_line, parse_json
 from mbrace.jobs.decode import AnyUtility, DecodeJob, DecodeWorker
-from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
+from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, RunOptions, Summary, items_of, run_job
 from mbrace.models.hypotheses import HypothesisMaker, LiveSampler, live_candidates
 from mbrace.records import Location, Record, record_from
 from mbrace.setting_fields import settings_from, split, stable_name
@@ -57,10 +56,8 @@ def translate_file(
     folder = None if save_utilities is None else os.fspath(save_utilities)
     races = DecodeJob(utility, settings_from(Race, race, of_race, translate_file), text, folder)
     job = TranslateJob(model, settings_from(Sampling, candidates, of_sampling), races)
-    path, out = os.fspath(sources), os.fspath(output)
-    items = checked_input(lambda: source_items(path, make_item=job.item), [path], output=out)
-    run = {"threads": threads, "resume": resume, "force": force, "on_error": on_error, "progress": progress}
-    return run_job(job, items, out, **run)  # type: ignore[arg-type]
+    how = RunOptions(threads, resume, force, on_error)
+    return run_job(job, items_of(job, sources, output), output, how, progress=progress)
 
 
 @dataclass(frozen=True)
@@ -112,7 +109,7 @@ class TranslateJob:
         races.sampler = sampler
         return TranslateWorker(hypotheses, sampler, races)
 
-    def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
+    def item(self, row: Row, file: str, number: int, prefix: str) -> Item:
         """The record of a source, so far without hypotheses."""
         return source_item(row, file, number, prefix, columns=False)
 
@@ -243,49 +240,34 @@ def load_model(
 
 def read_sources(path: str) -> Iterator[tuple[str, str | None]]:
     """The sources of a file, each with its reference if there is one."""
-    for item in source_items(path, make_item=source_item):
+    for item in read_items([path], source_item, records=False):
         if isinstance(item, Bad):
             raise item.error()
         yield item.source or "", item.reference
 
 
-def source_items(path: str, *, make_item: Callable[[bytes, str, int, str], Item]) -> Iterator[Item]:
-    """Sources as records without candidates, as they are read; `make_item`, a job's method, makes an item of a line."""
-    with contextlib.closing(byte_lines(path)) as rows:
-        for number, row in enumerate(rows, 1):
-            yield make_item(row, shown_path(path), number, "")
-
-
-def source_item(row: bytes, file: str, number: int, prefix: str = "", *, columns: bool = True) -> Item:
+def source_item(row: Row, file: str, number: int, prefix: str = "", *, columns: bool = True) -> Item:
     """The source on a line; with `columns`, a .tsv has sources in its first column and references in its second.
 
-    Its id is the line number, from 1 as for every other input, after `prefix` if there is one.
+    Its id is the line number, from 1 as for every other input, after `prefix` if there is one. A line of JSON Lines or
+    a row of Parquet has its `source`, and may have an `id` and a `reference`.
     """
-    location = Location(file, number)
-    jsonl = {".jsonl", ".ndjson"} & set(Path(file).suffixes)
+    location, identity = Location(file, number), f"{prefix}{number}" if prefix else number
+    suffixes = set(Path(file).suffixes)
     try:
-        line = decode_line(row, location).removesuffix("\n").removesuffix("\r")
+        if not isinstance(row, bytes) or suffixes & {".jsonl", ".ndjson", ".parquet"}:
+            return _json_source(parse_json(row, location) if isinstance(row, bytes) else row, location, identity)
+        source, reference = decode_line(row, location).removesuffix("\n").removesuffix("\r"), ""
     except RecordError as error:
         return Bad(location, None, error.reason)
-    if jsonl:
-        return _json_source(row, location, f"{prefix}{number}" if prefix else number)
-    source, reference = line, ""
-    if columns and ".tsv" in Path(file).suffixes:
-        source, reference = [*line.split("\t"), ""][:2]
-    identity = f"{prefix}{number}" if prefix else number
+    if columns and ".tsv" in suffixes:
+        source, reference = [*source.split("\t"), ""][:2]
     return Record((), id=identity, source=source, reference=reference or None, location=location)
 
 
-def _json_source(row: bytes, location: Location, identity: str | int) -> Item:
-    """The source of a line of JSON, with its id and reference where it has them."""
-    try:
-        fields = parse_json(row, location)
-        if not isinstance(fields, dict) or not isinstance(fields.get("source"), str):
-            raise RecordError(
-                location, "no `source` in this line of JSON; give one, or plain text in a file of that name"
-            )
-        return replace(
-            record_from(fields | {"hypotheses": [""]}, location=location, default_id=identity), hypotheses=()
-        )
-    except RecordError as error:
-        return Bad(location, None, error.reason)
+def _json_source(fields: Any, location: Location, identity: str | int) -> Record:
+    """The source of a JSON object, with its id and reference where it has them."""
+    if not isinstance(fields, dict) or not isinstance(fields.get("source"), str):
+        reason = "no `source` in this line of JSON; give one, or plain text in a file of that name"
+        raise RecordError(location, reason)
+    return replace(record_from(fields | {"hypotheses": [""]}, location=location, default_id=identity), hypotheses=())
