@@ -15,7 +15,6 @@ import pytest
 from conftest import overlap, records
 
 import mbrace
-from mbrace._native import expected_utilities
 
 HYPOTHESES = ["a b", "a c", "b c", "c c"]
 SAMPLES = ["a b c", "a b", "b", "a c"] * 8
@@ -185,39 +184,6 @@ def test_a_subclass_of_confidence_decides_by_what_it_overrides(demo_rows: list[d
     never = list(mbrace.decode_corpus(corpus, prune=Never()))
     assert all(step.survivors == answer.steps[0].survivors for answer in never for step in answer.steps)
     assert all(answer.steps[0].survivors <= 2 for answer in mbrace.decode_corpus(corpus, prune=Strict()))
-
-
-def test_a_window_decision_of_ones_own_is_used_for_the_window_and_has_the_threads(demo_rows: list[dict]) -> None:
-    windows: list[tuple[int, int]] = []
-
-    class FirstTwo:
-        def __call__(self, standings: mbrace.prune.Standings) -> np.ndarray:
-            raise AssertionError("the window's decision was to be used")
-
-        def decide_window(self, window: mbrace.prune.WindowStandings) -> list[np.ndarray]:
-            windows.append((len(window.tallies), window.threads))
-            means = []
-            for tally in window.tallies:
-                tally.keep(np.arange(min(2, len(tally))))
-                means.append(expected_utilities(tally.utilities, tally.counts / tally.draws))
-            return means
-
-    sampler = _Listed()
-    corpus = [mbrace.Record(r.hypotheses, None, id=r.id) for r in records(demo_rows, 3)]
-    options: dict[str, Any] = {"utility": mbrace.ChrF(threads=2), "prune": FirstTwo(), "sampler": sampler}
-    answers = list(mbrace.decode_corpus(corpus, **options))
-    assert windows[0] == (3, 2)
-    assert [answer.steps[0].survivors for answer in answers] == [2, 2, 2]
-
-
-class _Listed:
-    """A live source that gives the same pseudo-references to everyone."""
-
-    def start(self, records: Sequence[mbrace.Record]) -> _Listed:
-        return self
-
-    def draw(self, wants: Sequence[mbrace.Want]) -> list[mbrace.Draws]:
-        return [mbrace.Draws([f"w {n}" for n in range(want.first, want.first + want.count)]) for want in wants]
 
 
 def test_a_corpus_that_is_left_early_waits_for_nobody(demo_rows: list[dict]) -> None:

@@ -28,7 +28,6 @@ from mbrace.experiments.trials import (
     run_trials,
     sample,
 )
-from mbrace.prune import Standings
 from mbrace.records import key
 
 SETTINGS = (Setting("beta", 0.0), Setting("beta", 0.35), Setting("alpha", 0.8, (3, 12)), *SHOWN)
@@ -73,13 +72,9 @@ def naive_keep(
     leader = max(alive, key=lambda y: (U[y], -alive.index(y)))
     distinct = list(dict.fromkeys(drawn))
     grouped = sorted(drawn, key=distinct.index)
-    standings = Standings(
-        np.zeros((1, len(distinct)), np.float32), np.array([drawn.count(r) for r in distinct]),
-        np.ones(len(distinct)), np.zeros(1), 1, 0, run_seed=seed,
-    )  # fmt: skip
     resamples = [
         list(itertools.chain.from_iterable([r] * int(c) for r, c in zip(grouped, row, strict=True)))
-        for row in mbrace.Confidence().resamples(standings).counts()
+        for row in mbrace.Confidence().resamples(len(drawn), seed).counts()
     ]
     kept = []
     for y in alive:

@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
-import numpy as np
 import pytest
 from cli_helpers import lines
-from numpy.typing import NDArray
 
 import mbrace
-from mbrace import utility
-from mbrace.prune import Confidence, Standings, WindowStandings
-
-
-class Watched:
-    """A pruning function that notes on how many threads a window is decided."""
-
-    def __init__(self) -> None:
-        self.threads: set[int] = set()
-
-    def __call__(self, standings: Standings) -> NDArray[np.bool_]:
-        return Confidence()(standings)
-
-    def decide_window(self, window: WindowStandings) -> Sequence[NDArray[np.float64]]:
-        self.threads.add(window.threads)
-        return Confidence().decide_window(window)
-
-    def __repr__(self) -> str:
-        return "Watched()"
+from mbrace import race, utility
 
 
 @pytest.fixture(autouse=True)
@@ -40,12 +21,13 @@ def sixteen_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("asked", "used"), [(1, 1), (3, 3), (0, 16), (64, 16)])
-def test_a_function_leaves_threads_to_those_who_choose(asked: int, used: int, tmp_path: Path) -> None:
-    source, prune = tmp_path / "in.jsonl", Watched()
+def test_a_function_leaves_threads_to_pruning(asked: int, used: int, tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
     source.write_bytes(lines([{"hypotheses": ["a b", "a c", "b d"]}]))
     (tmp_path / "own.py").write_text("def same(hypothesis, reference):\n    return float(hypothesis == reference)\n")
-    mbrace.decode_file(source, tmp_path / "out.jsonl", utility=f"{tmp_path}/own.py:same", prune=prune, threads=asked)
-    assert prune.threads == {used}
+    with mock.patch.object(race, "decide_window", side_effect=race.decide_window) as decided:
+        mbrace.decode_file(source, tmp_path / "out.jsonl", utility=f"{tmp_path}/own.py:same", threads=asked)
+    assert {call.kwargs["threads"] for call in decided.call_args_list} == {used}
 
 
 def test_a_network_s_threads_are_those_of_its_helpers() -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import mbrace
 from mbrace.errors import UserError
 from mbrace.utilities.mixture import is_mixture, parse_mixture
-from mbrace.utility import Ask, Pairwise, ParallelUtility, Sentence, TruncatingUtility, Utility
+from mbrace.utility import Ask, Pairwise, ParallelUtility, Sentence, Utility, truncated_texts
 
 RNG = np.random.default_rng(11)
 TEXTS = [" ".join(RNG.choice(["the", "cat", "sat", "on", "a", "mat", "dog"], 7)) for _ in range(120)]
@@ -114,8 +114,7 @@ def test_what_it_tells_about_itself() -> None:
     mixture = mbrace.Mixture([(Counting(length), 1.0), (sourced, -0.5), (Counting(length), 1.0)])
     assert mixture.needs_source
     assert mixture.schedule == (8, 512)
-    assert mixture.truncated == 4
-    assert isinstance(mixture, TruncatingUtility)
+    assert truncated_texts(mixture) == mixture.truncated == 4
     assert not isinstance(mixture, ParallelUtility)
     assert mixture.name == "mixture|scale:sentence|1 length + -0.5 sourced + 1 length"
 

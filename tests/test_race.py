@@ -60,14 +60,11 @@ def algorithm_1(
     while t < len(schedule) and len(alive) > 1:
         current = references[: schedule[t]]
         distinct = list(dict.fromkeys(current))
-        counts = np.array([current.count(r) for r in distinct])
         leader = max(alive, key=lambda y: (U(y, current), -alive.index(y)))
-        weights, utilities = counts / len(current), np.zeros((1, len(distinct)), np.float32)
-        standings = Standings(utilities, counts, weights, np.zeros(1), 1, 0, run_seed=seed)
         grouped = sorted(current, key=distinct.index)  # draws of equal references stand together
         resamples = [
             list(itertools.chain.from_iterable([r] * int(c) for r, c in zip(grouped, row, strict=True)))
-            for row in mbrace.Confidence(alpha, n).resamples(standings).counts()
+            for row in mbrace.Confidence(alpha, n).resamples(len(current), seed).counts()
         ]
         assert all(len(sample) == len(current) for sample in resamples)
         alive = [
@@ -229,7 +226,7 @@ def test_weighted_win_rates_are_those_of_weighted_resample_means() -> None:
     means = utilities.astype(float) @ weights
     standings = Standings(utilities, counts, weights, means, 1, 5, equal_draws=False)
     rule = mbrace.Confidence(bootstraps=300)
-    resamples = rule.resamples(standings).counts()
+    resamples = rule.resamples(7, 0).counts()
     resampled = (utilities @ (resamples * weights).T) / (resamples @ weights)
     wins = (resampled >= resampled[np.argmax(means)] - 1e-12).mean(axis=1)
     np.testing.assert_allclose(rule.win_rates(standings), wins, atol=1 / 300 + 1e-9)

@@ -170,5 +170,5 @@ def test_many_resamples_are_kept_within_bounds() -> None:
     from mbrace import prune
 
     for draws in range(1, 12):
-        mbrace.Confidence(bootstraps=4_000_000 // draws // 40).resamples_of(draws * 40 * 10, 1)
+        mbrace.Confidence(bootstraps=4_000_000 // draws // 40).resamples(draws * 40 * 10, 1)
     assert sum(draws * bootstraps for _, draws, bootstraps in prune._kept) <= prune._MOST_KEPT

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mbrace.errors import LARGEST, Parameter, SettingError, UserError, check_whole, warn
 from mbrace.methods import StandardMBR, check_saving
 from mbrace.metrics.chrf import ChrF
-from mbrace.prune import window_pruning
+from mbrace.prune import Bottom, Confidence, Halving
 from mbrace.race import Watch
 from mbrace.race import race as run_race
 from mbrace.records import PseudoReferences, Record, check_record
@@ -145,7 +145,7 @@ class _Races:
         parallel, single = parallel_of(self._utility), None
         # A live source works on the whole window at once; otherwise a utility may be faster on a few sentences. A
         # user's functions are called in the caller's thread.
-        is_ours = not self._watch and window_pruning(self._prune) is not None
+        is_ours = not self._watch and type(self._prune) in (type(None), Confidence, Bottom, Halving)
         if parallel is not None and parallel.workers > 1 and is_ours and not self._live:
             single = self._single_threaded(parallel)
         return stream(

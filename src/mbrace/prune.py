@@ -12,17 +12,15 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from threading import Lock
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace._native import Resamples, Tally, decide_window
+from mbrace._native import Resamples
 from mbrace.errors import LARGEST, SettingError, check_number, check_whole
 from mbrace.records import key
-from mbrace.utility import implements
 
 MOST_BOOTSTRAPS = 100_000  # all are in memory at once, for every draw
 
@@ -66,47 +64,6 @@ class Standings:
 PruningFunction: TypeAlias = Callable[[Standings], NDArray[np.bool_]]
 
 
-class WindowStandings(NamedTuple):
-    """The races of a window at one time step, for a pruning function that decides all of them in one call."""
-
-    tallies: Sequence[Tally]  # of each race: who is alive, the draws and utilities so far
-    weights: Sequence[NDArray[np.float64] | None]  # of each race, as in `Standings`; None: all draws weigh the same
-    nbest: int
-    run_seed: int
-    threads: int  # that may be used
-
-
-@runtime_checkable
-class WindowPruning(Protocol):
-    """A pruning function that brings its own decision for a whole window, such as one in native code."""
-
-    def __call__(self, standings: Standings) -> NDArray[np.bool_]:
-        """The same decision for one race."""
-        ...
-
-    def decide_window(self, window: WindowStandings) -> Sequence[NDArray[np.float64]]:
-        """Drop hypotheses from each tally; returns the expected utilities, (alive,), of the others in each."""
-        ...
-
-
-def window_pruning(prune: PruningFunction | None) -> WindowPruning | None:
-    """How to decide a whole window, where `prune` (None: standard MBR) can.
-
-    A class that overrides `__call__` alone is called race by race: the decision it inherits is no longer its own.
-    """
-    if prune is None:
-        return KeepAll()
-    kind: Any = type(prune)
-    return cast(WindowPruning, prune) if _decides_windows(kind) else None
-
-
-@lru_cache(maxsize=256)
-def _decides_windows(kind: type) -> bool:
-    """Whether objects of a class decide windows, by a method at least as new in its family as `__call__`."""
-    owners = [[name in vars(each) for each in kind.__mro__] for name in ("decide_window", "__call__")]
-    return any(owners[0]) and owners[0].index(True) <= (owners[1].index(True) if any(owners[1]) else 0)
-
-
 class RaceState(NamedTuple):
     """How far a race is, for a pruning function that decides how many pseudo-references are drawn next."""
 
@@ -119,7 +76,6 @@ class RaceState(NamedTuple):
     means: NDArray[np.float64] | None = None  # (alive,) expected utilities; None before the first step
 
 
-@runtime_checkable
 class SelfScheduled(Protocol):
     """A pruning function with a schedule of its own; the race's schedule only limits the number of draws.
 
@@ -134,33 +90,7 @@ class SelfScheduled(Protocol):
 
 def planner_of(prune: object) -> SelfScheduled | None:
     """A pruning function that has a schedule of its own."""
-    return cast(SelfScheduled, prune) if implements(prune, SelfScheduled) else None
-
-
-class KeepAll:
-    """Standard MBR as a pruning function: no hypothesis is dropped."""
-
-    def __call__(self, standings: Standings) -> NDArray[np.bool_]:
-        """Keep all."""
-        return np.ones(len(standings.means), dtype=np.bool_)
-
-    def decide_window(self, window: WindowStandings) -> Sequence[NDArray[np.float64]]:
-        """Only the expected utilities."""
-        return _decide(window, [None] * len(window.tallies), 0)
-
-
-def _decide(
-    window: WindowStandings, resamples: Sequence[Resamples | None], max_losing_wins: int, max_regret: float = 0.0
-) -> list[NDArray[np.float64]]:
-    return decide_window(
-        list(window.tallies),
-        list(resamples),
-        list(window.weights),
-        nbest=window.nbest,
-        max_losing_wins=max_losing_wins,
-        max_regret=max_regret,
-        threads=window.threads,
-    )
+    return cast(SelfScheduled, prune) if callable(getattr(prune, "draws", None)) else None
 
 
 @dataclass(frozen=True)
@@ -204,34 +134,26 @@ class Confidence:
         leaders = np.searchsorted(rows, np.sort(standings.leaders()))
         utilities = np.ascontiguousarray(standings.utilities[rows])
         weights = None if standings.equal_draws else standings.weights
-        return self.resamples(standings).regret(utilities, standings.counts, weights, leaders.tolist())
-
-    def decide_window(self, window: WindowStandings) -> Sequence[NDArray[np.float64]]:
-        """Algorithm 2 for every race of a window, in one native call."""
-        pairs = zip(window.tallies, window.weights, strict=True)
-        sizes = [tally.draws if weights is None else len(weights) for tally, weights in pairs]
-        of_size = {size: self.resamples_of(size, window.run_seed) for size in set(sizes)}
-        return _decide(window, [of_size[size] for size in sizes], self.max_losing_wins, self.regret)
+        return self._resamples_of(standings).regret(utilities, standings.counts, weights, leaders.tolist())
 
     def win_rates(self, standings: Standings) -> NDArray[np.float64]:
         """(alive,): w, the share of resamples in which U(y, R^i) >= U(rival, R^i), Equation 5."""
         return self._wins(standings) / self.bootstraps
 
-    def resamples(self, standings: Standings) -> Resamples:
-        """The resamples R^1 ... R^n of lines 4 to 6, as counts of draws.
+    def resamples(self, draws: int, run_seed: int) -> Resamples:
+        """The resamples R^1 ... R^n of lines 4 to 6 for a sample of this many `draws`, as counts of draws.
 
         They depend on the run's seed and |R_t| alone and are drawn once for all sentences of a run. Each sentence's
         estimate stays what it is: it averages over resamples that are independent of the sentence's utilities.
         """
-        return self.resamples_of(int(standings.counts.sum()), standings.run_seed)
-
-    def resamples_of(self, draws: int, run_seed: int) -> Resamples:
-        """Resamples for a sample of `draws` references."""
         return _resamples(run_seed, draws, self.bootstraps)
+
+    def _resamples_of(self, standings: Standings) -> Resamples:
+        return self.resamples(int(standings.counts.sum()), standings.run_seed)
 
     def _wins(self, standings: Standings, max_losing_wins: float | None = None) -> NDArray[np.int64]:
         counts = standings.counts
-        return self.resamples(standings).wins(
+        return self._resamples_of(standings).wins(
             np.ascontiguousarray(standings.utilities),
             counts,
             None if standings.equal_draws else standings.weights / counts,
@@ -278,14 +200,8 @@ class Bottom:
 
     def __call__(self, standings: Standings) -> NDArray[np.bool_]:
         """Keep all but the bottom."""
-        return _best(standings, self._kept(len(standings.means)))
-
-    def decide_window(self, window: WindowStandings) -> Sequence[NDArray[np.float64]]:
-        """The same for each race."""
-        return _keep_best(window, self._kept)
-
-    def _kept(self, alive: int) -> int:
-        return max(1, math.floor(alive * (1 - self.beta) + 1e-9))  # 10 * (1 - 0.9) is a little less than 1
+        kept = math.floor(len(standings.means) * (1 - self.beta) + 1e-9)  # 10 * (1 - 0.9) is a little less than 1
+        return _best(standings, max(1, kept))
 
 
 @dataclass(frozen=True)
@@ -319,23 +235,9 @@ class Halving:
         """Keep the better half, rounded up, and at least the n best."""
         return _best(standings, max(standings.nbest, math.ceil(len(standings.means) / 2)))
 
-    def decide_window(self, window: WindowStandings) -> Sequence[NDArray[np.float64]]:
-        """The same for each race."""
-        return _keep_best(window, lambda alive: math.ceil(alive / 2))
-
 
 def _best(standings: Standings, count: int) -> NDArray[np.bool_]:
     """A mask of the `count` best by expected utility."""
     keep = np.zeros(len(standings.means), dtype=np.bool_)
     keep[standings.ranking()[:count]] = True
     return keep
-
-
-def _keep_best(window: WindowStandings, count: Callable[[int], int]) -> list[NDArray[np.float64]]:
-    """Keep the best of each race, `count` of the number alive but at least the n best; their expected utilities."""
-    stay = []
-    for tally, means in zip(window.tallies, KeepAll().decide_window(window), strict=True):
-        rows = np.sort(np.argsort(-means, kind="stable")[: max(window.nbest, count(len(means)))])
-        tally.keep(rows)
-        stay.append(means[rows])
-    return stay

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mbrace.errors import RecordError, UserError, counted
 
@@ -174,6 +175,13 @@ def check_logprobs(values: Sequence[float], where: object) -> None:
             good = False
         if not good:
             raise RecordError(where, f"logprobs[{position}]: expected a finite number, got {str(value)[:20]}")
+
+
+def relative_probabilities(logprobs: Iterable[Sequence[float]]) -> NDArray[np.float64]:
+    """The probability of each distinct string, given the log-probabilities of all its copies, of which the average
+    counts; divided by the largest."""
+    means = np.array([math.fsum(copies) / len(copies) for copies in logprobs])
+    return np.asarray(np.exp(means - means.max()))
 
 
 def kind(value: Any) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import NamedTuple
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from mbrace._native import expected_utilities
 from mbrace.prune import Confidence, PruningFunction, Standings
 from mbrace.records import Record
+from mbrace.utility import Scorer
 
 
 class Step(NamedTuple):
@@ -125,6 +128,23 @@ class Phases:
     prune: float = 0.0
     quality: float = 0.0
     forecast: float = 0.0
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add the seconds of a block to a phase."""
+        began = time.perf_counter()
+        yield
+        setattr(self, phase, getattr(self, phase) + time.perf_counter() - began)
+
+    @contextmanager
+    def scoring(self, scorer: Scorer) -> Iterator[None]:
+        """Add the seconds of a block to scoring, and those that the scorer spends on single strings to encoding."""
+        encoded = scorer.encode_seconds
+        with self.timed("score"):
+            yield
+        encoding = scorer.encode_seconds - encoded
+        self.encode += encoding
+        self.score -= encoding
 
     def add(self, other: Phases, share: float) -> None:
         """Add `share` times the seconds of `other`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,9 @@ from mbrace._native import Tally
 from mbrace.errors import UserError, counted
 from mbrace.forecast import Outsiders, View
 from mbrace.prune import PruningFunction, RaceState, SelfScheduled, Standings, planner_of, stops_by_regret
-from mbrace.records import Record, check_logprobs, key
+from mbrace.records import Record, check_logprobs, key, relative_probabilities
 from mbrace.result import Candidate, Decoded, Step, UtilityTable
-from mbrace.sampler import Draws
+from mbrace.sampler import Draws, Want
 from mbrace.settings import Race
 from mbrace.utility import Ask, Sentence, Utility
 
@@ -36,11 +36,10 @@ class SentenceRace:
         self,
         record: Record,
         settings: Race,
-        sizes: Iterator[int],
-        *,
         prune: PruningFunction | None,
-        outsiders: Outsiders | None = None,
-        keep_utilities: bool = False,
+        sizes: Iterator[int],
+        outsiders: Outsiders | None,
+        keep_utilities: bool,
     ) -> None:
         self.record, self.sizes, self.nbest, self.outsiders = record, sizes, settings.nbest, outsiders
         self.tally = Tally(record.hypotheses if outsiders is None else outsiders.starters)
@@ -53,7 +52,7 @@ class SentenceRace:
         self.used = 0  # draws so far, with those of no use
         # The race is over once this few are left: one, or where it may stop by regret, as many as are listed.
         self.enough = settings.nbest if stops_by_regret(prune) else 1
-        self.pool, self.exclude_self = settings.pool, settings.exclude_self
+        self.pool = settings.pool
         self.grows = settings.pool or outsiders is not None  # hypotheses may be let in
         self._is_planned = settings.pool and planner_of(prune) is not None
         # whether the hypotheses are draws themselves, to be left out of their own expected utility
@@ -116,8 +115,14 @@ class SentenceRace:
             raise self.record.error(error.message) from None
         return count if most is None else min(count, most - self.used)
 
-    def add(self, draws: Draws, wanted: int) -> list[str]:
-        """Append draws to R_t (line 7) and return the strings that are new."""
+    def turn(self, want: Want, draws: Draws) -> Turn:
+        """One time step: append draws to R_t (line 7), and let hypotheses in."""
+        alive, new = self.tally.alive, self._add(draws, want.count)
+        newcomers = self._let_in(new) if self.grows and (draws.texts or not want.count) else NOBODY
+        return Turn(self, want.sentence, alive, len(draws.texts), new, newcomers)
+
+    def _add(self, draws: Draws, wanted: int) -> list[str]:
+        """Append draws; returns the strings that are new."""
         if draws.failure is not None:
             raise draws.failure
         taken = len(draws.texts) + draws.unusable
@@ -139,7 +144,7 @@ class SentenceRace:
             self.references += new
         return new
 
-    def let_in(self, new: Sequence[str]) -> NDArray[np.int64]:
+    def _let_in(self, new: Sequence[str]) -> NDArray[np.int64]:
         """The indices of new hypotheses: with `pool` new pseudo-references, with a forecast those who were called."""
         if self.outsiders is not None:
             newcomers, self.outsiders.called = self.outsiders.called, []
@@ -189,8 +194,7 @@ class SentenceRace:
         if not self._logprobs:
             return None
         # Model-based: each distinct pseudo-reference counts once, by its probability (Jinnai et al., 2024).
-        logprobs = [math.fsum(values) / len(values) for values in self._logprobs.values()]
-        weights = np.exp(np.array(logprobs) - max(logprobs))
+        weights = relative_probabilities(self._logprobs.values())
         return np.asarray(weights / math.fsum(weights))  # the same in every order of the pseudo-references
 
     def standings(self, seed: int) -> Standings:
@@ -215,9 +219,10 @@ class SentenceRace:
             spread=self.tally.spread,
         )
 
-    def seen_from_outside(self, outsiders: Outsiders) -> View:
+    def seen_from_outside(self) -> View:
         """With a forecast, what hypotheses that wait outside see of the race."""
-        return View(outsiders, self.tally.alive, self.tally.expected_utilities(self.weights()))
+        assert self.outsiders is not None
+        return View(self.outsiders, self.tally.alive, self.tally.expected_utilities(self.weights()))
 
     def keep(self, means: NDArray[np.float64], mask: NDArray[np.bool_]) -> None:
         """Drop the hypotheses that a pruning function does not keep."""
@@ -304,6 +309,32 @@ class SentenceRace:
             weights=self.weights(),
             left_out=np.array(self._left_out, dtype=np.int64).reshape(-1, 2),
         )
+
+
+class Turn(NamedTuple):
+    """One sentence in one time step: who was alive, what was drawn, and who was let in."""
+
+    sentence: SentenceRace
+    place: int  # in the window
+    alive: NDArray[np.int64]
+    drawn: int
+    new: list[str]  # draws that are new
+    newcomers: NDArray[np.int64]  # hypotheses that were let in
+
+    def asks(self) -> list[Ask]:
+        """Those alive against what is new, and newcomers against all pseudo-references so far."""
+        pairs = [(self.alive, self.new), (self.newcomers, self.sentence.references)]
+        asks = [Ask(self.place, rows, tuple(texts)) for rows, texts in pairs if len(rows) and texts]
+        for ask in asks:
+            ask.hypotheses.setflags(write=False)
+        return asks
+
+    def cost(self) -> Step:
+        """What the step cost, for the answer."""
+        tally, alive, newcomers = self.sentence.tally, len(self.alive), len(self.newcomers)
+        calls = alive * self.drawn + newcomers * tally.draws
+        pairs = alive * len(self.new) + newcomers * len(self.sentence.references)
+        return Step(tally.draws, len(tally), calls, pairs)
 
 
 class _ReadOnly(Sequence[str]):

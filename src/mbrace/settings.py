@@ -12,7 +12,7 @@ from typing import Any, TypedDict, cast
 
 from mbrace.errors import LARGEST, Parameter, SettingError
 from mbrace.forecast import STARTERS
-from mbrace.methods import METHODS, RACE, Method, method_class, method_of, name_of
+from mbrace.methods import METHODS, RACE, Method, checked_method, method_class, name_of
 from mbrace.methods import describe as describe_method
 from mbrace.prune import MOST_BOOTSTRAPS, Bottom, Confidence, Halving, PruningFunction, planner_of
 from mbrace.sampler import Schedule, check_schedule, is_all
@@ -243,7 +243,7 @@ class Race(Settings):
                 raise SettingError(error.parameter, error.value, error.reason, group="method") from None
         if self.method_options is not None:
             raise SettingError("method_options", ..., "only valid with the name of a method")
-        return method_of(self.method)
+        return checked_method(self.method)
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on, as JSON values; what older versions did not have is None where it is default."""

@@ -11,14 +11,14 @@ import inspect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
-from functools import lru_cache
 from types import FunctionType
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import UserError
+from mbrace.errors import UserError, counted
+from mbrace.records import Record
 from mbrace.sampler import doubling
 
 Number = TypeVar("Number", bound=np.floating)
@@ -132,41 +132,24 @@ class ParallelUtility(Protocol):
         ...
 
 
-def implements(thing: object, protocol: Any) -> bool:
-    """`isinstance(thing, protocol)`, for a protocol without base protocols.
-
-    Up to Python 3.11 every `isinstance` collects the members of the protocol again, which takes longer than a small
-    race. Here each class is checked only once, and an object only for members that its class lacks.
-    """
-    kind: Any = type(thing)
-    lacks = _lacks(kind, protocol)
-    return not lacks or all(getattr(thing, name, None) is not None for name in lacks)
-
-
-@lru_cache(maxsize=1024)
-def _lacks(kind: type, protocol: Any) -> tuple[str, ...]:
-    """The members of a protocol that a class does not have."""
-    members = (name for name in vars(protocol) if not name.startswith("_"))
-    return tuple(name for name in members if getattr(kind, name, None) is None)
-
-
-# Each of these returns the object with the type of a protocol that it implements, or None. They are called in every
-# `decode`, so they use `implements`, which is faster than `isinstance`.
+def _has(thing: object, *members: str) -> bool:
+    """Whether it has all of these. (`isinstance` of a protocol takes longer than a small race, up to Python 3.11.)"""
+    return all(getattr(thing, name, None) is not None for name in members)
 
 
 def utility_of(thing: object) -> Utility | None:
     """The object, if it scores pairs."""
-    return cast(Utility, thing) if implements(thing, Utility) else None
+    return cast(Utility, thing) if _has(thing, "name", "schedule", "needs_source", "start", "pairs") else None
 
 
 def quality_of(thing: object) -> QualityUtility | None:
     """The object, if it estimates quality."""
-    return cast(QualityUtility, thing) if implements(thing, QualityUtility) else None
+    return cast(QualityUtility, thing) if _has(thing, "name", "reads_references", "quality") else None
 
 
 def parallel_of(utility: Utility) -> ParallelUtility | None:
     """The utility, if it works on several threads."""
-    return cast(ParallelUtility, utility) if implements(utility, ParallelUtility) else None
+    return cast(ParallelUtility, utility) if _has(utility, "single_threaded", "workers", "group_size") else None
 
 
 @runtime_checkable
@@ -186,27 +169,9 @@ class CorpusUtility(Protocol):
         ...
 
 
-@runtime_checkable
-class SelfScaledUtility(Protocol):
-    """A utility whose scale may come from the first table of a sentence."""
-
-    @property
-    def scales_by_first_table(self) -> bool:
-        """Whether the first table of a sentence sets its scale."""
-
-
-@runtime_checkable
-class TruncatingUtility(Protocol):
-    """A utility with a limit on the length of a text."""
-
-    @property
-    def truncated(self) -> int:
-        """How many texts so far were longer than the limit and cut there."""
-
-
 def truncated_texts(utility: Utility | QualityUtility) -> int:
-    """How many texts the utility has cut so far; 0 if it has no limit."""
-    return utility.truncated if isinstance(utility, TruncatingUtility) else 0
+    """How many texts the utility has cut so far at its limit, its `truncated`; 0 if it has no limit."""
+    return int(getattr(utility, "truncated", 0))
 
 
 @dataclass(frozen=True)
@@ -223,18 +188,10 @@ class Cost:
         return Cost(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
-@runtime_checkable
-class MeteredUtility(Protocol):
-    """A utility that asks a server, which may charge for it."""
-
-    @property
-    def cost(self) -> Cost:
-        """What it has asked of the server so far."""
-
-
 def utility_cost(utility: Utility) -> Cost:
-    """What the utility has asked of a server so far; zero if it uses none."""
-    return utility.cost if isinstance(utility, MeteredUtility) else Cost()
+    """What the utility has asked of a server so far, its `cost`; zero if it uses none."""
+    found: Cost = getattr(utility, "cost", Cost())
+    return found
 
 
 # A Python function as a utility
@@ -361,11 +318,18 @@ def split_tables(flat: NDArray[Number], asks: Sequence[Ask]) -> list[NDArray[Num
     return tables
 
 
-def check_sentence_sources(sentences: Sequence[Sentence]) -> None:
-    """Refuse a sentence without a source, for a utility that needs one."""
-    for sentence in sentences:
-        if sentence.source is None:
-            raise UserError(f"record {sentence.id!r}: source: missing; this metric scores with the source")
+def check_source(record: Record, utility: Utility) -> None:
+    """Refuse a record without a source, for a utility that needs one."""
+    if utility.needs_source and record.source is None:
+        raise record.error(f"source: missing; utility {short_name(utility)} scores with the source")
+
+
+def score_asks(scorer: Scorer, asks: Sequence[Ask], name: str) -> Sequence[NDArray[np.floating]]:
+    """The table of each ask, by the scorer of the utility of this name."""
+    tables = scorer.score(asks)
+    if len(tables) != len(asks):
+        raise UserError(f"utility {name}: returned {counted(len(tables), 'table')} for {counted(len(asks), 'ask')}")
+    return tables
 
 
 def check_aligned(utility: str, **columns: Sequence[str]) -> None:

@@ -15,7 +15,6 @@ from mbrace.utility import (
     Ask,
     Sentence,
     check_aligned,
-    check_sentence_sources,
     pair_columns,
     refuse_quality_only,
     split_tables,
@@ -92,8 +91,6 @@ class CrossEncoder(Rebuilt):
     def start(self, sentences: Sequence[Sentence]) -> WindowScorer:
         """Begin the races of a window."""
         refuse_quality_only(self)
-        if self.needs_source:
-            check_sentence_sources(sentences)
         return self.scorer(sentences)
 
     def pairs(

@@ -26,7 +26,7 @@ from mbrace.io.atomic import replace_file
 from mbrace.io.candidates import read_records
 from mbrace.records import Record
 from mbrace.utilities.replay import Replay
-from mbrace.utility import Ask, Sentence, Utility, short_name
+from mbrace.utility import Ask, Sentence, Utility, check_source
 
 SPLITS = {"valid": "valid", "validation": "valid", "dev": "valid", "test": "test"}
 ENDINGS = re.compile(r"(\.jsonl|\.json)?(\.gz|\.xz|\.bz2|\.zst)?$")
@@ -177,8 +177,7 @@ def compute(records: Sequence[Record], utility: Utility) -> list[NDArray[np.floa
             asked.append([*known, record.reference])  # one more column, so that all strings are encoded once
         else:
             asked.append(list(known))
-        if utility.needs_source and record.source is None:
-            raise record.error(f"source: missing; utility {short_name(utility)} scores with the source")
+        check_source(record, utility)
     scorer = utility.start([Sentence(r.id, r.source, texts) for r, texts in zip(records, hypotheses, strict=True)])
     asks = [Ask(p, np.arange(len(hypotheses[p])), texts) for p, texts in enumerate(asked)]
     found = []

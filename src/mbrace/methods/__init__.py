@@ -125,17 +125,11 @@ def method_class(name: str) -> Any:
     return getattr(import_module(f"mbrace.methods.{name.replace('-', '_')}"), METHODS[name])
 
 
-def method_of(method: Method | str | None) -> Method | None:
-    """A method given by name (with its defaults) or as an object; None is the plain race."""
-    if method is None or method == RACE:
-        return None
-    if isinstance(method, str):
-        if method not in METHODS:
-            raise SettingError("method", method, f"unknown; choose from {', '.join([RACE, *METHODS])}")
-        return cast(Method, method_class(method)())
+def checked_method(method: object) -> Method:
+    """A method given as an object."""
     if isinstance(method, type) or not hasattr(method, "decode"):
         raise SettingError("method", method, "give a name such as 'aggregate', or an object such as mbrace.LowRank()")
-    return method
+    return cast(Method, method)
 
 
 def name_of(method: object) -> str:

@@ -8,51 +8,20 @@ draws (partial aggregation): N x aggregates. Every string is still encoded.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import LARGEST, check_whole
 from mbrace.methods import StandardMBR, refused, started_by, with_cost
+from mbrace.methods.groups import GroupingUtility, aggregates_of, weighted
 from mbrace.records import Record
 from mbrace.result import Decoded
 from mbrace.sampler import Draws
-from mbrace.utility import Scorer, Sentence, Utility
-
-
-@runtime_checkable
-class GroupingUtility(Protocol):
-    """A utility with embeddings, which can score against the average of several, or the centre of a cluster."""
-
-    def start_groups(self, sentences: Sequence[Sentence]) -> Scorer:
-        """Begin the races of a window whose pseudo-references are each a `Group`; each ask has all centres of one
-        clustering, or averages."""
-        ...
-
-
-@dataclass(frozen=True)
-class Average:
-    """The average of distinct `texts`, with `weights`, (texts,)."""
-
-    texts: Sequence[str]
-    weights: NDArray[np.float64]
-
-
-class Group(str):
-    """A pseudo-reference that stands for others: an `Average`, or a centre of a `Clustering`. As a string, its name."""
-
-    of: Any
-
-    def __new__(cls, name: str, of: Any) -> Group:
-        """A name, and what it stands for."""
-        made = super().__new__(cls, name)
-        made.of = of
-        return made
+from mbrace.utility import Utility
 
 
 @dataclass(frozen=True)
@@ -91,23 +60,3 @@ class AggregateReferences:
         texts, weights = weighted(draws)
         parts = np.array_split(np.arange(len(texts)), min(self.aggregates, len(texts)))
         return [([texts[position] for position in part.tolist()], weights[part]) for part in parts]
-
-
-def aggregates_of(parts: Sequence[tuple[Sequence[str], NDArray[np.float64]]]) -> Draws:
-    """An aggregate per part, whose weight is the sum of the part's weights."""
-    made = [Group(f"aggregate {n} of {len(parts)}", Average(*part)) for n, part in enumerate(parts, 1)]
-    totals = [float(weights.sum()) for _, weights in parts]
-    return Draws(made, None if len(set(totals)) == 1 else [math.log(total) for total in totals])
-
-
-def weighted(draws: Draws) -> tuple[list[str], NDArray[np.float64]]:
-    """Distinct texts, in the order in which they first occur, and how often each was drawn; or its probability, if
-    log-probabilities are known: of copies with different ones, their average, as in a race."""
-    if draws.logprobs is None:
-        counts = Counter(draws.texts)
-        return list(counts), np.array([*counts.values()], dtype=np.float64)
-    found: dict[str, list[float]] = {}
-    for text, logprob in zip(draws.texts, draws.logprobs, strict=True):
-        found.setdefault(text, []).append(float(logprob))
-    means = np.array([math.fsum(values) / len(values) for values in found.values()])
-    return list(found), np.maximum(np.exp(means - means.max()), np.finfo(np.float64).tiny)

@@ -11,27 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mbrace.errors import LARGEST, check_whole
 from mbrace.methods import StandardMBR, refused, started_by, with_cost
-from mbrace.methods.aggregate import Group, GroupingUtility, aggregates_of, weighted
+from mbrace.methods.groups import Clustering, Group, GroupingUtility, aggregates_of, weighted
 from mbrace.records import Record, key
 from mbrace.result import Decoded
 from mbrace.sampler import Draws
 from mbrace.utility import Utility
-
-
-@dataclass(frozen=True)
-class Clustering:
-    """Distinct `texts` with `weights`, (texts,), for the utility to cluster. Centroids count equally if `equal`, else
-    each by the weights of the texts in its cluster."""
-
-    texts: Sequence[str]
-    weights: NDArray[np.float64]
-    equal: bool
-    seed: int
 
 
 @dataclass(frozen=True)

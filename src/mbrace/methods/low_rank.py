@@ -19,9 +19,11 @@ from mbrace.errors import SettingError, check_number, check_whole
 from mbrace.methods import StandardMBR, refused, started_by, with_cost
 from mbrace.records import Record, generator
 from mbrace.result import Decoded
-from mbrace.utility import Ask, SelfScaledUtility, Sentence, Utility
+from mbrace.utility import Ask, Scorer, Sentence, Utility
 
 Array = NDArray[np.float64]
+ITERATIONS = 10  # the paper's
+REGULARIZATION = 1.0  # of scaled utilities; the paper's 0.1, of unscaled ones, lost more with chrF++
 MOST_RANK = 1024  # a higher rank saves nothing, and its matrices would have to fit in memory
 
 
@@ -41,15 +43,13 @@ class LowRank:
 
     def check(self, utility: Utility) -> None:
         """Refuse a utility whose scores depend on what else is asked for."""
-        if isinstance(utility, SelfScaledUtility) and utility.scales_by_first_table:
-            raise refused(
-                self, utility, "is scaled by whole tables, of which only some pairs are scored; fix its scale"
-            )
+        if getattr(utility, "scales_by_first_table", False):
+            raise refused(self, utility, "is scaled by whole tables, not the pairs that are scored; fix its scale")
 
     def decode(self, records: Sequence[Record], mbr: StandardMBR) -> list[Decoded | Exception]:
         """Standard MBR with completed tables."""
-        drawn = mbr.draw(records)
-        utility = started_by(mbr.utility, lambda sentences: _CompletingScorer(self, mbr, sentences))
+        drawn, inner = mbr.draw(records), mbr.utility
+        utility = started_by(inner, lambda them: _CompletingScorer(self, mbr.settings.seed, them, inner.start(them)))
         answers = mbr(records, draws=drawn, utility=utility)
         return [with_cost(*each, scored=self.scored) for each in zip(answers, records, drawn, strict=True)]
 
@@ -61,65 +61,48 @@ class LowRank:
 class _CompletingScorer:
     """Scores some pairs of every ask, one pseudo-reference at a time, and completes the tables."""
 
-    def __init__(self, method: LowRank, mbr: StandardMBR, sentences: Sequence[Sentence]) -> None:
-        self._method, self._seed, self._sentences = method, mbr.settings.seed, sentences
-        self._scorer = mbr.utility.start(sentences)
-
-    @property
-    def encode_seconds(self) -> float:
-        return self._scorer.encode_seconds
+    def __init__(self, method: LowRank, seed: int, sentences: Sequence[Sentence], scorer: Scorer) -> None:
+        self._method, self._seed, self._sentences, self._scorer = method, seed, sentences, scorer
+        self.encode_seconds = 0.0
 
     def score(self, asks: Sequence[Ask]) -> list[Array]:
-        masks, parts = [], []
+        chosen, parts = [], []
         for ask in asks:
             rng = generator(self._seed, self._sentences[ask.sentence].id, "low-rank")
-            rows, columns = len(ask.hypotheses), len(ask.references)
-            mask = np.zeros((rows, columns), dtype=np.bool_)
-            mask.flat[rng.permutation(rows * columns)[: self._method.scored(rows * columns)]] = True
-            masks.append((mask, rng))
-            for column in np.flatnonzero(mask.any(axis=0)).tolist():
-                parts.append(Ask(ask.sentence, ask.hypotheses[mask[:, column]], (ask.references[column],)))
+            mask = np.zeros((len(ask.hypotheses), len(ask.references)), dtype=np.bool_)
+            mask.flat[rng.permutation(mask.size)[: self._method.scored(mask.size)]] = True
+            columns = np.flatnonzero(mask.any(axis=0)).tolist()
+            parts += [Ask(ask.sentence, ask.hypotheses[mask[:, at]], (ask.references[at],)) for at in columns]
+            chosen.append((mask, columns, rng))
         found, tables = iter(self._scorer.score(parts)), []
-        for mask, rng in masks:
+        self.encode_seconds = self._scorer.encode_seconds
+        for mask, columns, rng in chosen:
             values = np.zeros(mask.shape)
-            for column in np.flatnonzero(mask.any(axis=0)).tolist():
-                values[mask[:, column], column] = np.asarray(next(found), dtype=np.float64)[:, 0]
-            tables.append(values if mask.all() else complete(values, mask, self._method.rank, rng))
+            for at in columns:
+                values[mask[:, at], at] = np.asarray(next(found))[:, 0]
+            tables.append(complete(values, mask, self._method.rank, rng))
         return tables
 
 
 def complete(values: Array, mask: NDArray[np.bool_], rank: int, rng: np.random.Generator) -> Array:
     """The completed table. The known values (where `mask` is True) are first scaled to mean 0 and standard deviation 1,
     so that one regularization suits every utility, and a row without known values becomes average instead of 0."""
-    known = values[mask]
-    mean, deviation = float(known.mean()), float(known.std())
+    if mask.all():
+        return values
+    found = values[mask]
+    mean, deviation = float(found.mean()), float(found.std())
     if deviation <= 1e-12 * max(1.0, abs(mean)):  # all known values are equal
         return np.full(values.shape, mean)
-    start = [rng.random((size, rank)) * (size * rank) ** -0.5 for size in values.shape]
-    x, y = factorize(np.where(mask, (values - mean) / deviation, 0.0), mask, (start[0], start[1]))
+    scaled, known = np.where(mask, (values - mean) / deviation, 0.0), mask.astype(np.float64)
+    x, y = (rng.random((size, rank)) * (size * rank) ** -0.5 for size in values.shape)
+    for _ in range(ITERATIONS):
+        x = least_squares(scaled, known, y, REGULARIZATION)
+        y = least_squares(scaled.T, known.T, x, REGULARIZATION)
     return np.asarray(x @ y.T * deviation + mean)
 
 
-def factorize(
-    matrix: Array,
-    mask: NDArray[np.bool_],
-    start: tuple[Array, Array],
-    *,
-    iterations: int = 10,  # the paper's
-    regularization: float = 1.0,  # of scaled utilities; the paper's 0.1, of unscaled ones, lost more with chrF++
-) -> tuple[Array, Array]:
-    """Factors (rows, rank) and (columns, rank) whose product approximates the matrix where `mask` is True, by
-    alternating least squares. The matrix must be 0 elsewhere."""
-    x, y = start
-    known = mask.astype(np.float64)
-    for _ in range(iterations):
-        x = _solved(matrix, known, y, regularization)
-        y = _solved(matrix.T, known.T, x, regularization)
-    return x, y
-
-
-def _solved(matrix: Array, known: Array, other: Array, regularization: float) -> Array:
-    """(rows, rank): the least-squares solution for each row over its known columns."""
+def least_squares(matrix: Array, known: Array, other: Array, regularization: float) -> Array:
+    """(rows, rank): for each row of the matrix, which is 0 where it is not `known`, the factor that fits it best."""
     rank = other.shape[1]
     upper = np.triu_indices(rank)  # the systems are symmetric
     systems = np.empty((len(matrix), rank, rank))

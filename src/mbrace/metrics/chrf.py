@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from mbrace import _native
 from mbrace.errors import SettingError, UserError, check_number, check_switches, check_threads, check_whole
 from mbrace.metrics.base import Multithreaded
-from mbrace.race import FinishedRaces, RacePlan
 from mbrace.utility import Ask, Sentence, check_aligned
 
 if TYPE_CHECKING:
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
 
 SIMD_VARIABLE = "MBRACE_SIMD"  # forces one of `_native.simd_variants()`
 MAX_ORDERS = 24
+# Of each race expected utilities and steps; seconds for pairs and for decisions.
+Races: TypeAlias = "tuple[list[NDArray[np.float64]], list[list[tuple[int, int, int, int]]], float, float]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,10 +151,9 @@ class ChrFScorer:
             tables[number].append(table)
         return [np.concatenate(each) for each in tables]
 
-    def race_lists(
-        self, tallies: Sequence[Tally], drawn: Sequence[Sequence[str]], plan: RacePlan
-    ) -> FinishedRaces | None:
-        """Whole races, on one thread: several would share out the sentences, not the pairs of one."""
+    def race_lists(self, tallies: Sequence[Tally], drawn: Sequence[Sequence[str]], **plan: Any) -> Races | None:
+        """Whole races, without going back to the race after every step; `plan` is that of the native call. On one
+        thread alone: several would share out the sentences, not the pairs of one."""
         if self._threads != 1:
             return None
         began = time.perf_counter()
@@ -164,13 +164,13 @@ class ChrFScorer:
             [index for (index,) in self._indexes],
             list(drawn),
             [self._utility._prepared(texts) for texts in drawn],
-            **plan._asdict(),
+            **plan,
             beta=self._utility.beta,
             eps_smoothing=self._utility.eps_smoothing,
             simd=os.environ.get(SIMD_VARIABLE, ""),
         )
         self.encode_seconds += indexed - began + reading
-        return FinishedRaces(means, steps, counting, deciding)
+        return means, steps, counting, deciding
 
     def _index(self, asks: Sequence[Ask]) -> None:
         """Index hypotheses that are new, up to the last one that an ask names."""

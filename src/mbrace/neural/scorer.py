@@ -12,12 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrace.methods.aggregate import Average, Group
-from mbrace.methods.centroid import Clustering
+from mbrace.methods.groups import Average, Clustering, Group
 from mbrace.metrics.base import Rebuilt
 from mbrace.neural.head import Head, PairBlock, to_device
 from mbrace.sampler import doubling
-from mbrace.utility import Ask, Sentence, check_sentence_sources, pair_columns, split_tables
+from mbrace.utility import Ask, Sentence, pair_columns, split_tables
 
 
 class TextEncoder(Protocol):
@@ -132,8 +131,6 @@ class RaceScorer:
         self._prepared = GrowingRows()  # the head's parts for hypotheses
         self._sentences = sentences
         self._encoded = [_EncodedHypotheses() for _ in sentences]
-        if reads_source:
-            check_sentence_sources(sentences)
 
     def score(self, asks: Sequence[Ask]) -> Sequence[NDArray[np.float32]]:
         """Embed the new strings of all asks in one stream, then score all pairs."""
