@@ -1,4 +1,4 @@
-"""The kernels of `fused.py` by plain torch, where whatever is not in use is NaN, and every index is checked.
+"""The kernels of `kernels.py` by plain torch, where whatever is not in use is NaN, and every index is checked.
 
 With these, searches on a CPU take the way that they take on a GPU: rows that are not in use are kept and skipped.
 """
@@ -6,7 +6,6 @@ With these, searches on a CPU take the way that they take on a GPU: rows that ar
 from __future__ import annotations
 
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 from mbrace.models import beam_search
 from mbrace.models import next_ids as choice
 
-MOST_PATHS, FEW_ROWS = 1024, 0
+FEW_ROWS = 0
 skipped = 0  # how often some rows were not in use
 
 
@@ -78,37 +77,8 @@ def next_ids(
 
 
 def chunk_maxima(logits: Tensor, bias: Tensor | None, chunk: int, used: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    logprobs = choice.log_probabilities(logits, bias)
-    highest = beam_search._maxima(logprobs, -(-logits.shape[1] // chunk))
+    biased = logits.clone() if bias is None else logits + bias
+    shifts = -biased.logsumexp(-1)
+    highest = beam_search._maxima(biased + shifts[:, None], -(-logits.shape[1] // chunk))
     highest[_count(used, len(logits)) :] = torch.nan
-    return highest, -choice._biased(logits, bias).logsumexp(-1)
-
-
-def chunk_totals(
-    logits: Tensor, bias: Tensor | None, shifts: Tensor, scores: Tensor, rows: Tensor, chunks: Tensor, chunk: int
-) -> tuple[Tensor, Tensor]:
-    return beam_search._chunk_totals(choice.log_probabilities(logits, bias), scores, rows, chunks)
-
-
-def split_extensions(
-    totals: Tensor, extensions: Tensor, ends: Tensor, limit: Tensor, closed: Tensor, penalties: Tensor, clock: Tensor,
-    ended_scores: Tensor, ended: Tensor, scores: Tensor, ids: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    search: Any = SimpleNamespace(
-        kernels=None, k=scores.shape[1], vocabulary=ids, penalties=penalties, clock=clock, limit=limit,
-        ends=tuple(ends.tolist()), closed=closed, ended_scores=ended_scores, ended=ended, scores=scores,
-    )  # fmt: skip
-    return beam_search._Beam._split(search, totals, extensions)
-
-
-def enter_rows(
-    parents: Tensor, ids: Tensor, scores: Tensor, closed: Tensor, path_rows: Tensor, offsets: Tensor, rows: Tensor,
-    row_ids: Tensor,
-) -> None:  # fmt: skip
-    is_open = (scores > -torch.inf) & ~closed[:, None]
-    torch.cumsum(is_open.sum(1), 0, out=offsets[1:])
-    before = path_rows.gather(1, parents)
-    path_rows.copy_((is_open.cumsum(1) - 1 + offsets[:-1, None]).clamp_(min=0))
-    count = int(offsets[-1])
-    rows[:count], row_ids[:count] = before[is_open], ids[is_open]
-    assert 0 <= int(rows.min()) <= int(rows.max()) < len(rows)
+    return highest, shifts

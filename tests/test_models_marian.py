@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import json
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -150,10 +148,8 @@ def test_a_row_has_the_same_bits_in_any_batch() -> None:
 
 
 @pytest.mark.usefixtures("amd")
-def test_rows_in_16_bits_and_copies_are_multiplied_alike() -> None:
+def test_rows_in_16_bits_are_multiplied_as_torch_does() -> None:
     weights, x = Weights(torch.randn(9, 6), torch.randn(9)), torch.randn(5, 6)
-    for other in (copy.deepcopy(weights), pickle.loads(pickle.dumps(weights))):
-        assert torch.equal(other.product(x), weights.product(x))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         wanted = F.linear(x.bfloat16(), weights.weight, weights.bias)
         assert torch.equal(weights.product(x.bfloat16()), wanted)

@@ -36,8 +36,8 @@ def test_the_best_are_those_of_all(sources: int, width: int, ids: int, count: in
     scores = -5 * torch.rand(sources, width)
     scores[0, -1] = -torch.inf if width > 1 else 0.0  # a row that is not open
     for shift in (bias, None):
-        totals = (log_probabilities(logits, shift) + scores[:, :, None]).flatten(1)
-        best, index = best_totals(logits.flatten(0, 1), shift, scores, count, own_rows(sources, width))
+        totals = (log_probabilities(logits.clone(), shift) + scores[:, :, None]).flatten(1)
+        best, index = best_totals(logits.flatten(0, 1).clone(), shift, scores, count, own_rows(sources, width))
         expected = totals.sort(dim=1, descending=True).values[:, :count]
         assert torch.equal(best, expected)  # the same bits
         assert torch.equal(totals.gather(1, index), best)

@@ -10,7 +10,6 @@ import os
 import random
 import shutil
 import signal
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -313,15 +312,6 @@ def test_a_model_is_replaced_only_when_the_new_one_is_done(tmp_path: Path, folde
     new, other = ({path.name for path in of.iterdir()} for of in (model, tmp_path / "other"))
     assert new == other
     assert (model / "model.safetensors").read_bytes() == (tmp_path / "other" / "model.safetensors").read_bytes()
-
-
-def test_validation_chrf_is_sacrebleus_and_needs_no_sacrebleu(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sacrebleu
-
-    texts, references = ["the red dog", "a hose", ""], ["the red dogs", "a house", "big"]
-    want = sacrebleu.CHRF(word_order=2).corpus_score(texts, [references]).score
-    monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    assert training_run.chrf(texts, references) == pytest.approx(want, abs=1e-9)
 
 
 def test_any_id_has_a_random_stream() -> None:

@@ -59,6 +59,29 @@ def marian(*, seed: int = 0, sharpness: float = 3.0, heads: int = 2, units: int 
     return model
 
 
+def sharpen(kind: Any, config: Any, *, seed: int = 0, std: float = 0.2) -> Any:
+    """A model of random weights far from flat distributions, and only the letters and </s> as outputs."""
+    torch.manual_seed(seed)
+    model = kind(config)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() > 1:
+                weight.normal_(std=std if "embed" in name or "shared" in name or "wte" in name else 0.3)
+    size = model.get_output_embeddings().weight.shape[0]
+    model.generation_config.suppress_tokens = list(range(PAD, size))
+    model.generation_config.forced_eos_token_id = None
+    return model.eval()
+
+
+def llama() -> Any:
+    """A decoder-only model over four letters."""
+    config = transformers.LlamaConfig(
+        vocab_size=8, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, eos_token_id=EOS, bos_token_id=None, pad_token_id=PAD,
+    )  # fmt: skip
+    return sharpen(transformers.LlamaForCausalLM, config, seed=4)
+
+
 def distribution(
     following: Callable[[tuple[int, ...]], Any], longest: int, keep: Callable[[Any], Any] | None = None
 ) -> dict[tuple[int, ...], tuple[float, float]]:
@@ -86,17 +109,6 @@ def distribution(
 def text_of(ids: tuple[int, ...]) -> str:
     """How the tokenizer reads ids."""
     return " ".join(LETTERS[number - 1] for number in itertools.takewhile(lambda n: n != EOS, ids) if 1 <= number <= 4)
-
-
-def seq2seq_logits(model: Any, source: list[int], start: list[int]) -> Callable[[tuple[int, ...]], Any]:
-    """transformers' own forward pass for one source, without a cache."""
-
-    def following(ids: tuple[int, ...]) -> Any:
-        with torch.inference_mode():
-            given = torch.tensor([[*start, *ids]])
-            return model(input_ids=torch.tensor([source]), decoder_input_ids=given, use_cache=False).logits[0, -1]
-
-    return following
 
 
 def chi_square_fits(counts: dict[str, int], expected: dict[str, float], draws: int) -> bool:

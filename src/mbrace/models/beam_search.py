@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from mbrace.models import gpu
 from mbrace.models.next_ids import log_probabilities
-from mbrace.models.search import Search, Sequences, StepDecoder, is_end, run_searches
+from mbrace.models.search import Memory, Search, Sequences, StepDecoder, is_end, run_searches
 
 if TYPE_CHECKING:
     from mbrace.models.live import LiveModel
@@ -35,7 +35,7 @@ class _Beam(Search):
     def __init__(
         self,
         decoder: StepDecoder,
-        memory: Any,
+        memory: Memory,
         limits: Tensor,
         k: int,
         alpha: float,
@@ -44,7 +44,6 @@ class _Beam(Search):
     ) -> None:
         device, sources, horizon = limits.device, len(limits), int(limits.max())
         super().__init__(device, sources * k)
-        self.kernels, self.end_ids = gpu.kernels_for(device), torch.tensor(ends, device=device)
         self.k, self.ends, self.vocabulary = k, ends, 1  # known from the first step on
         lengths = range(1, horizon + 1)
         self.penalties = torch.tensor([n**alpha for n in lengths], dtype=torch.float32, device=device)
@@ -97,12 +96,6 @@ class _Beam(Search):
         stored, too; returned are their extensions, paths and ids (sources, k), and the first one's score by length
         (sources,). Where there are fewer, scores of -inf follow.
         """
-        if self.kernels is not None:
-            split: tuple[Tensor, Tensor, Tensor, Tensor] = self.kernels.split_extensions(
-                best, extensions, self.end_ids, self.limit, self.closed, self.penalties, self.clock,
-                self.ended_scores, self.ended, self.scores, self.vocabulary,
-            )  # fmt: skip
-            return split
         k, size = self.k, self.k * self.vocabulary
         penalty = self.penalties[self.clock]
         last = (self.limit == self.clock + 1)[:, None]  # the limit ends a path, as </s> does
@@ -123,22 +116,17 @@ class _Beam(Search):
         sources, size = len(ids), ids.numel()
         if self.fixed_size and len(self.came_from) != size:
             self.came_from, self.ids = self.came_from.new_zeros(size), self.ids.new_zeros(size)
-        if self.kernels is not None and self.fixed_size and self.k <= self.kernels.MOST_PATHS:
-            self.kernels.enter_rows(
-                parents, ids, self.scores, self.closed, self.row_of_path, self.offsets, self.came_from, self.ids
-            )
+        is_open = (self.scores > -math.inf) & ~self.closed[:, None]
+        torch.cumsum(is_open.sum(1), 0, out=self.offsets[1:])
+        before = self.row_of_path.gather(1, parents)
+        torch.sub(is_open.cumsum(1) + self.offsets[:sources, None], 1, out=self.row_of_path)
+        if self.fixed_size:  # paths that are not open go to a row beyond the last
+            to = torch.where(is_open, self.row_of_path, size).flatten()
+            for kept, of_paths in ((self.came_from, before), (self.ids, ids)):
+                kept.copy_(torch.nn.functional.pad(kept, (0, 1)).scatter_(0, to, of_paths.flatten())[:-1])
         else:
-            is_open = (self.scores > -math.inf) & ~self.closed[:, None]
-            torch.cumsum(is_open.sum(1), 0, out=self.offsets[1:])
-            before = self.row_of_path.gather(1, parents)
-            torch.sub(is_open.cumsum(1) + self.offsets[:sources, None], 1, out=self.row_of_path)
-            if self.fixed_size:  # paths that are not open go to a row beyond the last
-                to = torch.where(is_open, self.row_of_path, size).flatten()
-                for kept, of_paths in ((self.came_from, before), (self.ids, ids)):
-                    kept.copy_(torch.nn.functional.pad(kept, (0, 1)).scatter_(0, to, of_paths.flatten())[:-1])
-            else:
-                self.came_from, self.ids = before[is_open], ids[is_open]
-            self.row_of_path.clamp_(min=0)
+            self.came_from, self.ids = before[is_open], ids[is_open]
+        self.row_of_path.clamp_(min=0)
         self.state.select(self.came_from, self.offsets)
         self.paths = self.k
 
@@ -190,7 +178,7 @@ def beam_outputs(
 ) -> list[BeamOutputs]:
     """The outputs of each source; a source without text has one output without text."""
     rows = model.codec.encode(sources)
-    parts = list(model.parts(rows, [k if source.strip() else 0 for source in sources], max_length))
+    parts = list(model.parts(rows, [k if source.strip() else 0 for source in sources]))
 
     def search(number: int) -> tuple[list[list[float]], Tensor]:
         """The scores (sources, k) of a part, and ids (sources x k, time), on the host."""
@@ -250,21 +238,19 @@ def best_totals(
     """
     ids, paths = logits.shape[-1], scores.shape[1]
     parts = -(-ids // CHUNK)  # chunks per row
-    fused = gpu.kernels_for(logits.device)
+    kernels, shifts = gpu.kernels_for(logits.device), None
     few = paths * parts <= 2 * count
-    if few or fused is None:
-        logprobs = log_probabilities(logits, bias, overwrite=True)
-        if few:
-            found = _of_paths(logprobs, scores, row).topk(min(count, paths * ids), dim=1)
-            return found.values, found.indices
-        highest = _maxima(logprobs, parts)
+    if few or kernels is None:
+        logits, bias = log_probabilities(logits, bias), None
+    if few:
+        found = _of_paths(logits, scores, row).topk(min(count, paths * ids), dim=1)
+        return found.values, found.indices
+    if kernels is None:
+        highest = _maxima(logits, parts)
     else:
-        highest, shifts = fused.chunk_maxima(logits, bias, CHUNK, used)
+        highest, shifts = kernels.chunk_maxima(logits, bias, CHUNK, used)
     chunks = _of_paths(highest, scores, row).topk(count, dim=1, sorted=False).indices
-    if fused is None:
-        values, first = _chunk_totals(logprobs, scores, row, chunks)
-    else:
-        values, first = fused.chunk_totals(logits, bias, shifts, scores, row, chunks, CHUNK)
+    values, first = _chunk_totals(logits, bias, shifts, scores, row, chunks)
     best, at = values.flatten(1).topk(count, dim=1)
     index = first.gather(1, at // CHUNK) + at % CHUNK
     return best, index.clamp_(max=paths * ids - 1)  # a total of -inf may be one beyond the last id
@@ -275,17 +261,26 @@ def _of_paths(of_rows: Tensor, scores: Tensor, row: Tensor) -> Tensor:
     return (of_rows[row] + scores[:, :, None]).flatten(1)
 
 
-def _chunk_totals(logprobs: Tensor, scores: Tensor, row: Tensor, chunks: Tensor) -> tuple[Tensor, Tensor]:
+def _chunk_totals(
+    logits: Tensor, bias: Tensor | None, shifts: Tensor | None, scores: Tensor, row: Tensor, chunks: Tensor
+) -> tuple[Tensor, Tensor]:
     """The totals of the ids of some chunks (sources, count) of a source's paths, (sources, count, CHUNK), and the index
-    of each chunk's first, path x ids + id. Log-probabilities are (rows, ids)."""
-    ids, parts = logprobs.shape[1], -(-logprobs.shape[1] // CHUNK)
+    of each chunk's first, path x ids + id. Logits (rows, ids), with the bias (ids,) and their row's shift (rows,) where
+    these are given, are log-probabilities."""
+    ids, parts = logits.shape[1], -(-logits.shape[1] // CHUNK)
     path, part = chunks // parts, chunks % parts
     number = part[:, :, None] * CHUNK + torch.arange(CHUNK, device=chunks.device)
-    inside = number < ids
-    values = logprobs[row.gather(1, path)[:, :, None], number.clamp_(max=ids - 1)]
+    beyond = number >= ids
+    number.clamp_(max=ids - 1)
+    rows = row.gather(1, path)[:, :, None]
+    values = logits[rows, number].float()
+    if bias is not None:
+        values += bias[number]
+    if shifts is not None:
+        values += shifts[rows]
     values += scores.gather(1, path)[:, :, None]
     if parts * CHUNK != ids:
-        values.masked_fill_(~inside, -torch.inf)
+        values.masked_fill_(beyond, -torch.inf)
     return values, path * ids + part * CHUNK
 
 

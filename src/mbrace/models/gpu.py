@@ -8,6 +8,7 @@ of the recording only once.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,6 +20,7 @@ import torch
 
 from mbrace.errors import warn
 from mbrace.neural.device import first_line
+from mbrace.neural.packed import kernel_for
 
 MOST_ROWS = 16384  # more rows keep a GPU busy for longer than the host takes to start a step
 _failed: set[torch.device] = set()  # devices on which a recording has failed
@@ -46,20 +48,20 @@ class Recorder:
     def forget(self) -> None:
         """What is recorded is void: memory has moved, shapes have changed, or the search is over."""
         if self._recording is not None:
-            finish(self._device)
+            if self._device.type == "cuda":  # a recording must not be dropped while it runs
+                torch.cuda.current_stream(self._device).synchronize()
             self._recording = None
 
 
 @cache
 def kernels_for(device: torch.device) -> ModuleType | None:
-    """The module of Triton kernels (fused.py), where they can be used."""
-    if device.type == "mps":
+    """The module of Triton kernels (kernels.py), where they can be used: on a CPU only in Triton's interpreter."""
+    interpreted = device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+    if not interpreted and kernel_for(device) is None:  # which tries a kernel
         return None
-    try:
-        from mbrace.models import fused
-    except ImportError:
-        return None
-    return fused if fused.usable(device) else None
+    from mbrace.models import kernels
+
+    return kernels
 
 
 def record(step: Callable[[], None], device: torch.device) -> Any:
@@ -71,12 +73,6 @@ def record(step: Callable[[], None], device: torch.device) -> Any:
             _failed.add(device)
         warn(f"decoding goes on without CUDA graphs: {first_line(error)}")
         return None
-
-
-def finish(device: torch.device) -> None:
-    """Wait until the GPU has done what it was given: a recording must not be dropped while it runs."""
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()
 
 
 def empty_cache() -> None:

@@ -1,12 +1,20 @@
-"""Triton kernels of searches and of a decoder's network, called by fused.py: a row's result depends on no other row.
+"""Triton kernels of searches and of a decoder's network, each with the function that launches it.
 
-Rows in use come first. How many they are is read on the device (`used`), so that a recorded step takes only as long as
-they need. It is the last number of a longer tensor, so that its address is a multiple of 16 or not: kernels must not be
-compiled for each.
+Imported only where Triton is. A row's result depends on no other row. Rows in use come first. How many they are is read
+on the device (`used`), so that a recorded step takes only as long as they need. It is the last number of a longer
+tensor, so that its address is a multiple of 16 or not: kernels must not be compiled for each.
 """
 
+from typing import Any
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from mbrace.neural.device import launch
+
+FEW_ROWS = 2048  # up to this many, torch's matrix products are faster than ours even if most rows are unused
 
 
 @triton.jit
@@ -43,7 +51,7 @@ def _whole(x, best, norm, epsilon, min_p):
 
 
 @triton.jit(do_not_specialize=["used"])
-def next_ids(
+def next_ids_kernel(
     logits, bias, uniforms, ids, befores, sizes, totals, logprobs, used, count, epsilon, min_p,
     HAS_BIAS: tl.constexpr, SOME_UNUSED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -92,8 +100,24 @@ def next_ids(
     tl.store(logprobs + row, x - best - tl.log(norm))
 
 
+def next_ids(
+    logits: Tensor, bias: Tensor | None, uniforms: Tensor, *, epsilon: float, min_p: float, used: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """As next_ids.next_ids, for logits (rows, ids) and bias (ids,), at temperature 1; id 0 from row `used` on."""
+    logits = logits.contiguous()
+    ids = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
+    befores, sizes, totals = (torch.empty_like(ids) for _ in range(3))
+    logprobs = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
+    launch(
+        next_ids_kernel, len(logits), logits, logits if bias is None else bias, uniforms, ids, befores, sizes, totals,
+        logprobs, ids if used is None else used, logits.shape[1], float(epsilon), float(min_p),
+        HAS_BIAS=bias is not None, SOME_UNUSED=used is not None, **_block(logits.shape[1]),
+    )  # fmt: skip
+    return ids, befores, sizes, totals, logprobs
+
+
 @triton.jit(do_not_specialize=["used"])
-def chunk_maxima(
+def chunk_maxima_kernel(
     logits, bias, highest, shifts, used, count, parts,
     HAS_BIAS: tl.constexpr, SOME_UNUSED: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
@@ -119,115 +143,23 @@ def chunk_maxima(
     tl.store(shifts + row, shift)
 
 
-@triton.jit(do_not_specialize=["chosen", "chosen_per_source", "paths"])
-def chunk_totals(
-    logits, bias, shifts, scores, rows, chunks, out, first, chosen, chosen_per_source, paths, count, parts,
-    HAS_BIAS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
-):  # fmt: skip
-    """The totals of the ids of CHUNKS chosen chunks, -inf beyond the last id, and the index of each chunk's first.
-
-    A row's biased logits plus its shift are log-probabilities, which with the score of a path in that row are totals.
-    """
-    number = tl.program_id(0).to(tl.int64) * CHUNKS + tl.arange(0, CHUNKS)
-    there = number < chosen
-    source = number // chosen_per_source
-    chunk = tl.load(chunks + number, mask=there, other=0)
-    path = chunk // parts
-    begin = (chunk - path * parts) * CHUNK
-    row = tl.load(rows + source * paths + path, mask=there, other=0)
-    at = begin[:, None] + tl.arange(0, CHUNK)[None, :]
-    inside = there[:, None] & (at < count)
-    x = tl.load(logits + row[:, None] * count + at, mask=inside, other=-float("inf")).to(tl.float32)
-    if HAS_BIAS:
-        x += tl.load(bias + at, mask=inside, other=0.0)
-    x += tl.load(shifts + row, mask=there, other=0.0)[:, None]
-    x += tl.load(scores + source * paths + path, mask=there, other=0.0)[:, None]
-    tl.store(out + number[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :], x, mask=there[:, None])
-    tl.store(first + number, path * count + begin, mask=there)
-
-
-@triton.jit(do_not_specialize=["end_count", "k", "count"])
-def split_extensions(
-    best, extensions, ends, limits, closed, penalties, clock, ended_scores, ended, scores, kept, parents, ids,
-    best_open, end_count, k, count, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Split one source's 2k best extensions into those that end and those that stay open (see beam_search.py).
-
-    Stored are columns k to 2k of `ended_scores` and `ended`, all of scores, kept, parents and ids (sources, k), and of
-    best_open (sources,).
-    """
-    source = tl.program_id(0).to(tl.int64)
-    time = tl.load(clock)
-    penalty = tl.load(penalties + time)
-    lane = tl.arange(0, BLOCK)
-    inside = lane < 2 * k
-    total = tl.load(best + source * 2 * k + lane, mask=inside, other=-float("inf"))
-    extension = tl.load(extensions + source * 2 * k + lane, mask=inside, other=0)
-    parent = extension // count
-    number = extension - parent * count
-    ending = (tl.load(limits + source) == time + 1) | (lane >= 2 * k)
-    for end in range(end_count):
-        ending = ending | (number == tl.load(ends + end))
-    ends_now = ending & (tl.load(closed + source) == 0)
-    new = source * 2 * k + k + lane
-    by_length = tl.where(ends_now, tl.div_rn(total, penalty), -float("inf"))
-    tl.store(ended_scores + new, by_length, mask=lane < k)
-    tl.store(ended + new, extension + time * k * count, mask=lane < k)
-    opened = (ending == 0).to(tl.int32)
-    column = tl.cumsum(opened, 0) - 1
-    keep = (opened != 0) & (column < k)
-    to = source * k + column
-    tl.store(scores + to, total, mask=keep)
-    tl.store(kept + to, extension, mask=keep)
-    tl.store(parents + to, parent, mask=keep)
-    tl.store(ids + to, number, mask=keep)
-    missing = (lane >= tl.sum(opened, 0)) & (lane < k)
-    to = source * k + lane
-    nothing = tl.zeros_like(extension)
-    tl.store(scores + to, tl.full((BLOCK,), -float("inf"), tl.float32), mask=missing)
-    tl.store(kept + to, nothing, mask=missing)
-    tl.store(parents + to, nothing, mask=missing)
-    tl.store(ids + to, nothing, mask=missing)
-    highest = tl.max(tl.where(keep, total, -float("inf")), 0)
-    tl.store(best_open + source, tl.where(highest == -float("inf"), highest, tl.div_rn(highest, penalty)))
-
-
-@triton.jit(do_not_specialize=["k"])
-def count_open(scores, closed, counts, k, BLOCK: tl.constexpr):
-    """How many of one source's paths are open: none if it is closed, otherwise those with scores above -inf."""
-    source = tl.program_id(0).to(tl.int64)
-    lane = tl.arange(0, BLOCK)
-    inside = lane < k
-    score = tl.load(scores + source * k + lane, mask=inside, other=-float("inf"))
-    is_open = tl.where(tl.load(closed + source) == 0, score, -float("inf")) > -float("inf")
-    tl.store(counts + source, tl.sum(is_open.to(tl.int64), 0))
-
-
-@triton.jit(do_not_specialize=["k"])
-def enter_rows(parents, ids, scores, closed, offsets, path_rows, rows, row_ids, k, BLOCK: tl.constexpr):
-    """Put one source's open paths into their rows, whose first is number offsets[source].
-
-    `path_rows` (sources, k), the row of each path, is changed in place; `rows` and `row_ids` get, for each new row, the
-    row before and the newest id.
-    """
-    source = tl.program_id(0).to(tl.int64)
-    own = source * k
-    lane = tl.arange(0, BLOCK)
-    inside = lane < k
-    parent = tl.load(parents + own + lane, mask=inside, other=0)
-    number = tl.load(ids + own + lane, mask=inside, other=0)
-    before = tl.load(path_rows + own + parent, mask=inside, other=0)
-    score = tl.load(scores + own + lane, mask=inside, other=-float("inf"))
-    is_open = tl.where(tl.load(closed + source) == 0, score, -float("inf")) > -float("inf")
-    row = tl.load(offsets + source) + tl.cumsum(is_open.to(tl.int64), 0) - 1
-    tl.debug_barrier()  # all rows before are read
-    tl.store(path_rows + own + lane, tl.maximum(row, 0), mask=inside)
-    tl.store(rows + row, before, mask=is_open)
-    tl.store(row_ids + row, number, mask=is_open)
+def chunk_maxima(logits: Tensor, bias: Tensor | None, chunk: int, used: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Of each row's log-probabilities the maximum of each chunk of that many ids, (rows, chunks), and what is to be
+    added to its biased logits, (rows,); float32. There are at least `chunk` ids, a power of two."""
+    logits = logits.contiguous()
+    rows, parts = len(logits), triton.cdiv(logits.shape[1], chunk)
+    highest = torch.empty((rows, parts), dtype=torch.float32, device=logits.device)
+    shifts = torch.empty(rows, dtype=torch.float32, device=logits.device)
+    launch(
+        chunk_maxima_kernel, rows, logits, logits if bias is None else bias, highest, shifts,
+        shifts if used is None else used, logits.shape[1], parts, HAS_BIAS=bias is not None,
+        SOME_UNUSED=used is not None, CHUNK=chunk, **_block(logits.shape[1]),
+    )  # fmt: skip
+    return highest, shifts
 
 
 @triton.jit(do_not_specialize=["used"])
-def linear(
+def linear_kernel(
     x, weight, bias, out, used, units,
     INPUTS: tl.constexpr, HAS_BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
     ROWS: tl.constexpr, UNITS: tl.constexpr, STEP: tl.constexpr, GROUP: tl.constexpr,
@@ -269,8 +201,26 @@ def linear(
     tl.store(to, total.to(out.dtype.element_ty), mask=there)
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, used: Tensor, activation: Any = None) -> Tensor:
+    """activation(weight x + bias) for the first `used` (1,) rows of x (rows, inputs); the others are undefined."""
+    (rows, inputs), units = x.shape, len(weight)
+    known = {torch.nn.SiLU: 1, torch.nn.ReLU: 2}.get(type(_plain(activation)), 0)
+    if inputs % 64:
+        y = torch.nn.functional.linear(x, weight, bias)
+    else:
+        y = x.new_empty((rows, units))
+        launch(
+            linear_kernel, triton.cdiv(rows, 128) * triton.cdiv(units, 128), x.contiguous(), weight,
+            weight if bias is None else bias, y, used, units, INPUTS=inputs, HAS_BIAS=bias is not None,
+            ACTIVATION=known, ROWS=128, UNITS=128, STEP=64, GROUP=8, num_warps=8, num_stages=3,
+        )  # fmt: skip
+        if known:
+            return y
+    return y if activation is None else activation(y)
+
+
 @triton.jit(do_not_specialize=["length"])
-def attend_to_memory(
+def attend_to_memory_kernel(
     query, keys, values, bias, offsets, out, blocks, length, scale,
     HEADS: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, LENGTH: tl.constexpr,
 ):  # fmt: skip
@@ -313,8 +263,26 @@ def attend_to_memory(
     tl.store(out + at, (mixed / norm[:, None]).to(out.dtype.element_ty), mask=both)
 
 
+def attend_to_memory(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, offsets: Tensor, most: int) -> Tensor:
+    """Attention (rows, heads x size) of rows to their sources; queries are of the same shape.
+
+    Keys and values are (sources, heads, length, size), the bias (sources, 1, 1, length). Source i has rows offsets[i]
+    to offsets[i + 1], at most `most`; from the last offset on, rows are unused and the output is undefined.
+    """
+    sources, heads, length, size = keys.shape
+    out = torch.empty_like(query)
+    rows = 64 if most > 32 else 16
+    blocks = triton.cdiv(most, rows)
+    launch(
+        attend_to_memory_kernel, sources * heads * blocks, query.contiguous(), keys.contiguous(),
+        values.contiguous(), bias.contiguous(), offsets, out, blocks, length, size**-0.5, HEADS=heads, SIZE=size,
+        WIDE=max(16, triton.next_power_of_2(size)), ROWS=rows, LENGTH=32, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
 @triton.jit(do_not_specialize=["used", "capacity"])  # or Triton would specialise on some of its values
-def attend(
+def attend_kernel(
     new, keys, values, table, out, clock, used, capacity, scale,
     HEADS: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr, TIMES: tl.constexpr, SOME_UNUSED: tl.constexpr,
 ):  # fmt: skip
@@ -361,3 +329,34 @@ def attend(
         mixed = mixed * shrink + tl.sum(weights[:, None] * v, 0)
         best = higher
     tl.store(out + row * (HEADS * SIZE) + head * SIZE + unit, (mixed / norm).to(out.dtype.element_ty), mask=own)
+
+
+def attend(
+    new: Tensor, keys: Tensor, values: Tensor, table: Tensor, time: Tensor | int, used: Tensor | None = None
+) -> Tensor:
+    """Self-attention (rows, heads x size) of the newest position; `new` is (rows, 3, heads, size).
+
+    The caches keys and values are (room, capacity, heads, size): position `time` is stored there, and the earlier ones
+    of a row are those of rows table[earlier, row]; table is (room, capacity) int32. `time` is a number or an int64
+    tensor (1,), which is read when the kernel runs. From row `used` (1,) on the output is undefined.
+    """
+    rows, _, heads, size = new.shape
+    if isinstance(time, int):
+        time = torch.tensor([time], device=new.device)
+    out = new.new_empty((rows, heads * size))
+    launch(
+        attend_kernel, rows * heads, new, keys, values, table, out, time, time if used is None else used,
+        keys.shape[1], size**-0.5, HEADS=heads, SIZE=size, WIDE=triton.next_power_of_2(size),
+        SOME_UNUSED=used is not None, TIMES=8, num_warps=1,
+    )  # fmt: skip
+    return out
+
+
+def _plain(activation: Any) -> Any:
+    """Torch's own activation, if this is transformers' wrapper of it."""
+    wrapped = getattr(activation, "act", None)
+    return wrapped if isinstance(wrapped, torch.nn.Module) else activation
+
+
+def _block(width: int) -> dict[str, int]:
+    return {"BLOCK": min(2048, triton.next_power_of_2(width)), "num_warps": 4}

@@ -12,7 +12,7 @@ from mbrace import _native
 from mbrace.models import gpu
 from mbrace.neural.device import has_16_bits
 
-# As fused.attend and attend_on_cpu: (new, keys, values, table, time, used) to the attention's output.
+# As kernels.attend and attend_on_cpu: (new, keys, values, table, time, used) to the attention's output.
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, "Tensor | None"], Tensor]
 
 
@@ -26,9 +26,9 @@ def cache_for(
 
     `shared` says that rows will come to share their past, as those of a beam do.
     """
-    fused = gpu.kernels_for(device)
-    if fused is not None:
-        return IndexedCache(dtype, layers, fused.attend, shape, device, recordable=True)
+    kernels = gpu.kernels_for(device)
+    if kernels is not None:
+        return IndexedCache(dtype, layers, kernels.attend, shape, device, recordable=True)
     if device.type == "cpu" and has_16_bits(dtype):
         # a CPU multiplies matrices of 16 bits faster, but attends to one position four times as slowly as in 32 bits
         dtype = torch.float32
@@ -40,7 +40,7 @@ def cache_for(
 def attend_on_cpu(
     new: Tensor, keys: Tensor, values: Tensor, table: Tensor, time: Tensor | int, used: Tensor | None = None
 ) -> Tensor:
-    """As fused.attend: self-attention (rows, heads x size) of the newest position; keys and values are float32.
+    """As kernels.attend: self-attention (rows, heads x size) of the newest position; keys and values are float32.
 
     One thread does it: torch's others, which spin between their own work, leave no core for more (see docs/kernel.md).
     """

@@ -51,7 +51,6 @@ class LiveModel:
     decoder: search.StepDecoder
     limits: Limits
     rows: int  # the most sequences decoded at a time
-    wider: tuple[int, int] = (0, 0)  # (rows, ids): this many rows where outputs have at most this many ids
     start: int  # the id that every output starts from (not part of it)
     ends: tuple[int, ...]  # the ids that end an output
     pad: int
@@ -143,7 +142,7 @@ class LiveModel:
 
     # what a batch needs
 
-    def encode(self, rows: Sequence[Sequence[int]]) -> Any:
+    def encode(self, rows: Sequence[Sequence[int]]) -> search.Memory:
         """The decoder's memory of some sources (encoded) or prompts (read), padded to a multiple of 8 ids."""
         with self._lock:
             self.encoder_runs += len(rows)
@@ -159,17 +158,13 @@ class LiveModel:
 
     def lengths(self, rows: Sequence[Sequence[int]], max_length: int | None) -> Tensor:
         """The most ids of an output, (sources,): by the length of its own source, never of the batch."""
-        return torch.tensor([self._longest(row, max_length) for row in rows], device=self.device)
+        longest = [min(max_length or 2 * len(row) + 32, self.limits.target) for row in rows]
+        if self.limits.both is not None:
+            longest = [min(most, self.limits.both - len(row)) for most, row in zip(longest, rows, strict=True)]
+        return torch.tensor(longest, device=self.device)
 
-    def _longest(self, row: Sequence[int], max_length: int | None) -> int:
-        longest = min(max_length or 2 * len(row) + 32, self.limits.target)
-        return longest if self.limits.both is None else min(longest, self.limits.both - len(row))
-
-    def parts(
-        self, rows: Sequence[Sequence[int]], counts: Sequence[int], max_length: int | None = None
-    ) -> Iterator[list[int]]:
-        """The sources (indices) of each batch: of similar length, longest first, at most `self.rows` sequences in all,
-        or as many as `self.wider` says.
+    def parts(self, rows: Sequence[Sequence[int]], counts: Sequence[int]) -> Iterator[list[int]]:
+        """The sources (indices) of each batch: of similar length, longest first, at most `self.rows` sequences in all.
 
         `counts` is the number of sequences per source; sources with 0 are left out.
         """
@@ -179,14 +174,11 @@ class LiveModel:
                     f"a source has {len(row)} pieces; the model takes {self.limits.source}: split it into sentences"
                 )
         part: list[int] = []
-        widest = most = 0
+        widest = 0
         for i in sorted((i for i, count in enumerate(counts) if count), key=lambda i: (-len(rows[i]), i)):
-            if part and (len(part) + 1) * max(widest, counts[i]) > most:
+            if part and (len(part) + 1) * max(widest, counts[i]) > self.rows:
                 yield part
                 part, widest = [], 0
-            if not part:  # no later source is longer
-                more, steps = self.wider
-                most = max(self.rows, more) if self._longest(rows[i], max_length) <= steps else self.rows
             part.append(i)
             widest = max(widest, counts[i])
         if part:

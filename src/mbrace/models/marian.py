@@ -18,7 +18,7 @@ from torch import Tensor
 from mbrace.models import gpu
 from mbrace.models.kv_cache import cache_for
 from mbrace.models.marian_network import encode
-from mbrace.models.search import DecoderState
+from mbrace.models.search import DecoderState, Memory
 from mbrace.neural.device import has_16_bits
 from mbrace.neural.packed import add_norm
 
@@ -46,10 +46,6 @@ class Weights:
         padded = F.pad(rows, (0, 0, 0, -len(rows) % ROWS))
         y = F.linear(padded.to_mkldnn(), *self._onednn).to_dense()
         return y[: len(rows)].view(*x.shape[:-1], -1)
-
-    def __reduce__(self) -> tuple[type[Weights], tuple[Tensor, Tensor | None]]:
-        """Copies and pickles have the weights alone: oneDNN's belong to this machine."""
-        return Weights, (self.weight, self.bias)
 
 
 @cache
@@ -82,21 +78,20 @@ class MarianDecoder:
                 self.logit_bias[words[0]] = -math.inf
         self.layers = [_Layer(layer, dtype) for layer in decoder.layers]
 
-    def encode(self, source: Tensor, mask: Tensor) -> MarianMemory:
+    def encode(self, source: Tensor, mask: Tensor) -> Memory:
         """Run the encoder over padded source ids (sources, width), once; width is a multiple of 8."""
         low = has_16_bits(self.dtype) and self.model.lm_head.weight.dtype == torch.float32
         lower = self.dtype if low else torch.bfloat16
         with torch.autocast(self.device.type, dtype=lower, enabled=low, cache_enabled=False):  # threads share a cache
-            states, bias = encode(self.model, source, pad=self.pad)
+            states, _ = encode(self.model, source, pad=self.pad)
         states = states.to(self.dtype)
-        keys, values = [], []
+        tensors = []  # keys and values of each layer, (sources, heads, width, d)
         for layer in self.layers:
             both = layer.memory.product(states).view(*states.shape[:2], 2, self.heads, -1)
-            keys.append(both[:, :, 0].transpose(1, 2).contiguous())
-            values.append(both[:, :, 1].transpose(1, 2).contiguous())
-        return MarianMemory(keys, values, bias.to(self.dtype))
+            tensors += [both[:, :, n].transpose(1, 2).contiguous() for n in (0, 1)]
+        return Memory(tensors, source != self.pad, dim=-2)
 
-    def start(self, memory: MarianMemory, width: int, most: int | None = None) -> MarianState:
+    def start(self, memory: Memory, width: int, most: int | None = None) -> MarianState:
         """The state of `width` rows per source of `memory`, before the first step; later, of `most` at most."""
         return MarianState(self, memory, width, most or width)
 
@@ -123,39 +118,10 @@ class _Layer:
         ]
 
 
-class MarianMemory:
-    """What the decoder attends to: each layer's keys and values (sources, heads, width, d), and the padding bias."""
-
-    def __init__(self, keys: list[Tensor], values: list[Tensor], bias: Tensor) -> None:
-        self.keys, self.values, self.bias = keys, values, bias
-
-    def __len__(self) -> int:
-        return len(self.bias)
-
-    def select(self, sources: Tensor) -> MarianMemory:
-        """The memory of some of the sources."""
-        return MarianMemory([k[sources] for k in self.keys], [v[sources] for v in self.values], self.bias[sources])
-
-    @staticmethod
-    def join(memories: list[MarianMemory]) -> MarianMemory:
-        """One memory of all sources, padded to the widest."""
-        width = max(memory.bias.shape[-1] for memory in memories)
-
-        def pad(x: Tensor, dim: int, value: float = 0.0) -> Tensor:
-            missing = width - x.shape[dim]
-            return F.pad(x, (0, missing) if dim == -1 else (0, 0, 0, missing), value=value) if missing else x
-
-        layers = range(len(memories[0].keys))
-        return MarianMemory(
-            [torch.cat([pad(memory.keys[layer], -2) for memory in memories]) for layer in layers],
-            [torch.cat([pad(memory.values[layer], -2) for memory in memories]) for layer in layers],
-            torch.cat([pad(memory.bias, -1, -math.inf) for memory in memories]),
-        )
-
-
 class MarianState(DecoderState):
-    def __init__(self, decoder: MarianDecoder, memory: MarianMemory, width: int, most: int) -> None:
-        self.decoder, self.memory = decoder, memory
+    def __init__(self, decoder: MarianDecoder, memory: Memory, width: int, most: int) -> None:
+        self.decoder = decoder
+        self._attend_to(memory)
         self.offsets = torch.arange(len(memory) + 1, device=decoder.device) * width
         self._most = most  # rows of a source
         shape = decoder.heads, decoder.embedding.shape[1] // decoder.heads
@@ -165,6 +131,11 @@ class MarianState(DecoderState):
         fits = can_skip_rows(decoder.dtype, decoder.embedding.shape[1])
         self._kernels = gpu.kernels_for(decoder.device) if fits else None
         self.skips = self._kernels is not None and most == width  # most rows of a beam are in use
+
+    def _attend_to(self, memory: Memory) -> None:
+        self.memory = memory
+        bias = torch.zeros(memory.mask.shape, device=memory.mask.device).masked_fill_(~memory.mask, -math.inf)
+        self.bias = bias[:, None, None].to(self.decoder.dtype)  # hides padding
 
     @property
     def used(self) -> Tensor | None:
@@ -208,15 +179,15 @@ class MarianState(DecoderState):
         Without kernels by a grid of `width` rows for every source: `cells` is where each row is in it.
         """
         memory, heads = self.memory, self.decoder.heads
-        keys, values = memory.keys[number], memory.values[number]
+        keys, values = memory.tensors[2 * number : 2 * number + 2]
         if self._kernels is not None:
-            y: Tensor = self._kernels.attend_to_memory(query, keys, values, memory.bias, self.offsets, self._most)
+            y: Tensor = self._kernels.attend_to_memory(query, keys, values, self.bias, self.offsets, self._most)
             return y
         grid = query
         if cells is not None:  # one more, for rows that are not in use
             grid = query.new_zeros(len(memory) * width + 1, query.shape[1]).index_copy_(0, cells, query)[:-1]
         grid = grid.view(len(memory), width, heads, -1).transpose(1, 2)
-        bias = memory.bias.expand(-1, heads, width, -1)
+        bias = self.bias.expand(-1, heads, width, -1)
         seen = F.scaled_dot_product_attention(grid, keys, values, attn_mask=bias).transpose(1, 2).flatten(0, 1)
         return seen.flatten(1) if cells is None else seen.flatten(1)[cells.clamp(max=len(seen) - 1)]
 
@@ -237,7 +208,7 @@ class MarianState(DecoderState):
 
     def select(self, rows: Tensor, offsets: Tensor, *, sources: Tensor | None = None) -> None:
         if sources is not None:
-            self.memory = self.memory.select(sources)
+            self._attend_to(self.memory.select(sources))
             self.skips = self._kernels is not None  # those that are left end one after another
         if len(offsets) == len(self.offsets):
             self.offsets.copy_(offsets)

@@ -235,9 +235,10 @@ class GenerateCall:
                 utilities.append(float("nan") if candidate.utility is None else candidate.utility)
         settings = (self.others, self.config, self.model.generation_config, self.model.config)
         ends, pads = (_ids(settings, name) for name in ("eos_token_id", "pad_token_id"))
-        chosen = [sequence[: _length(sequence, self._given_ids(), ends, pads)] for sequence in chosen]
         pad = [*pads, *ends, 0][0]  # as `generate` fills short outputs
         sequences = torch.nn.utils.rnn.pad_sequence(chosen, batch_first=True, padding_value=pad)
+        padding = (sequences.flip(1) == pad).cumprod(1).sum(1)  # at the end of each; its first id may be the end itself
+        sequences = sequences[:, : sequences.shape[1] - int(padding.min()) + (pad in ends)]
         if not self.as_dict:
             return sequences
         calls = torch.tensor([answer.utility_calls for answer in answers])
@@ -288,15 +289,3 @@ def _ids(settings: Sequence[Any], name: str) -> list[int]:
             values = found.tolist() if isinstance(found, Tensor) else found
             return [int(value) for value in values] if isinstance(values, Sequence) else [int(values)]
     return []
-
-
-def _length(sequence: Tensor, given: int, ends: Sequence[int], pads: Sequence[int]) -> int:
-    """The ids of a sequence up to its end, whose first ids were given."""
-    ids = sequence.tolist()
-    for index in range(given, len(ids)):
-        if ids[index] in ends:
-            return index + 1
-    length = len(ids)
-    while length > given and ids[length - 1] in pads:
-        length -= 1
-    return length

@@ -117,13 +117,13 @@ def next_ids(
     From row `used` (1,) on, if given, what comes out may be anything, but ids are ids. Logits may be overwritten.
     """
     plain = truncation.temperature == 1.0 and not truncation.top_k and truncation.top_p in (None, 1.0)
-    fused = gpu.kernels_for(logits.device) if plain else None
-    if fused is not None:
+    kernels = gpu.kernels_for(logits.device) if plain else None
+    if kernels is not None:
         epsilon, min_p = truncation.epsilon or 0.0, truncation.min_p or 0.0
-        return ChosenIds(*fused.next_ids(logits, bias, u, epsilon=epsilon, min_p=min_p, used=used))
+        return ChosenIds(*kernels.next_ids(logits, bias, u, epsilon=epsilon, min_p=min_p, used=used))
     if used is not None:
         logits.masked_fill_(torch.arange(len(logits), device=logits.device)[:, None] >= used, 0.0)
-    logits = _biased(logits, bias, overwrite=True)
+    logits = _biased(logits, bias)
     weights = truncation(logits)
     ids, before, size, total = _intervals(weights, u)
     if truncation.temperature == 1.0:  # a weight that is not zero is the model's probability
@@ -133,23 +133,20 @@ def next_ids(
     return ChosenIds(ids, before, size, total, chosen_logprobs)
 
 
-def log_probabilities(logits: Tensor, bias: Tensor | None, *, overwrite: bool = False) -> Tensor:
+def log_probabilities(logits: Tensor, bias: Tensor | None) -> Tensor:
     """Log-probabilities (rows, ids) of logits plus bias, float32.
 
-    With `overwrite` they may take the place of the logits: new memory of that size takes a CPU longer than the sums.
+    They may take the place of the logits: new memory of that size takes a CPU longer than the sums.
     """
-    biased = _biased(logits, bias, overwrite=overwrite)
-    if overwrite and biased.device.type == "cpu":  # whose function reads a number before it writes there
-        return torch.log_softmax(biased, -1, out=biased)
-    return biased.log_softmax(-1)
+    biased = _biased(logits, bias)
+    # a CPU's function reads a number before it writes there
+    return torch.log_softmax(biased, -1, out=biased) if biased.device.type == "cpu" else biased.log_softmax(-1)
 
 
-def _biased(logits: Tensor, bias: Tensor | None, *, overwrite: bool = False) -> Tensor:
-    """Logits in float32, with the bias added; in their own memory, if they may be overwritten and have 32 bits."""
+def _biased(logits: Tensor, bias: Tensor | None) -> Tensor:
+    """Logits in float32, with the bias added; in their own memory, if they have 32 bits."""
     logits = logits.float()
-    if bias is None:
-        return logits
-    return logits.add_(bias) if overwrite else logits + bias
+    return logits if bias is None else logits.add_(bias)
 
 
 def kept_rows(x: Tensor, rows: Tensor) -> Tensor:
@@ -207,16 +204,12 @@ class ArithmeticUniforms(IndependentUniforms):
         self._points, self._widths = kept_rows(self._points, rows), kept_rows(self._widths, rows)
 
 
-def choose(weights: Tensor, u: Tensor) -> Tensor:
-    """Ids by inverse CDF: the first whose cumulative weight exceeds u times the sum. Weights (rows, ids), u (rows,).
+def _intervals(weights: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Ids by inverse CDF, the first whose cumulative weight exceeds u times the sum; and, as whole numbers, the sum of
+    the weights before each, its own weight, and the sum of all. Weights are (rows, ids), u (rows,).
 
     Integers are summed, which is exact in any order: a weight of zero is never drawn, and all devices agree.
     """
-    return _intervals(weights, u)[0]
-
-
-def _intervals(weights: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The ids of `choose`; the sum of the weights before each, its own weight, and the sum of all, whole numbers."""
     if weights.device.type == "cpu":
         return _sparse_intervals(weights, u)
     cdf = (weights * SCALE).long().cumsum(-1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from mbrace.models.next_ids import (
     next_ids,
     sentence_key,
 )
-from mbrace.models.search import Search, Sequences, is_end, probe_device, run_searches
+from mbrace.models.search import Memory, Search, Sequences, is_end, run_searches
 from mbrace.neural.device import without_cudnn_attention
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want, source_of
@@ -38,7 +38,7 @@ class _Sampling(Search):
     def __init__(
         self,
         model: LiveModel,
-        memory: Any,
+        memory: Memory,
         keys: Tensor,
         first: Tensor,
         counts: Tensor,
@@ -114,7 +114,7 @@ class EncodedSources:
         self._rows = model.codec.encode(sources)
         self._blank = [not source.strip() for source in sources]
         self._keys = [sentence_key(settings.seed, name) for name in ids]
-        self._memories: list[Any] = []  # of the sources that were encoded together
+        self._memories: list[Memory] = []  # of the sources that were encoded together
         self._places: dict[int, tuple[int, int]] = {}  # of each source: its memory, and its row there
 
     def draw(self, wants: Sequence[Want]) -> list[Draws]:
@@ -126,7 +126,7 @@ class EncodedSources:
             if self._blank[want.sentence]:
                 found[i].append((want.first, Draws([""] * want.count, [0.0] * want.count)))
         rows = [self._rows[want.sentence] for _, want in pieces]
-        parts = list(model.parts(rows, [want.count for _, want in pieces], self._settings.max_length))
+        parts = list(model.parts(rows, [want.count for _, want in pieces]))
 
         def search_part(number: int) -> tuple[list[float], torch.Tensor]:
             drawn = self._draw([pieces[p][1] for p in parts[number]])
@@ -146,7 +146,7 @@ class EncodedSources:
             run_searches(len(parts), search_part, write, model.device)
         return [_joined([draws for _, draws in sorted(parts, key=lambda part: part[0])]) for parts in found]
 
-    def _memory(self, sentences: Sequence[int]) -> Any:
+    def _memory(self, sentences: Sequence[int]) -> Memory:
         """The decoder's memory of these sources, which are encoded if they have not been."""
         missing = [i for i in dict.fromkeys(sentences) if i not in self._places]
         if missing:
@@ -154,22 +154,17 @@ class EncodedSources:
             self._places.update((i, (len(self._memories) - 1, row)) for row, i in enumerate(missing))
         if list(sentences) == missing:
             return self._memories[-1]
-        of_memory: dict[int, list[int]] = {}  # indices into `sentences`
-        for index, i in enumerate(sentences):
-            of_memory.setdefault(self._places[i][0], []).append(index)
-
-        def on_device(numbers: list[int]) -> Any:
-            return torch.tensor(numbers, device=self._model.device)
-
-        parts = [
-            self._memories[number].select(on_device([self._places[sentences[index]][1] for index in indices]))
-            for number, indices in of_memory.items()
-        ]
+        rows_of: dict[int, list[int]] = {}  # of each memory
+        order = []  # indices into `sentences`, by memory
+        for index in sorted(range(len(sentences)), key=lambda index: self._places[sentences[index]][0]):
+            number, row = self._places[sentences[index]]
+            rows_of.setdefault(number, []).append(row)
+            order.append(index)
+        device = self._model.device
+        parts = [self._memories[n].select(torch.tensor(rows, device=device)) for n, rows in rows_of.items()]
         if len(parts) == 1:
             return parts[0]
-        order = [index for indices in of_memory.values() for index in indices]
-        ranks = sorted(range(len(order)), key=order.__getitem__)
-        return parts[0].join(parts).select(on_device(ranks))
+        return parts[0].join(parts).select(torch.tensor(order, device=device).argsort())
 
     def _draw(self, wants: Sequence[Want]) -> Sequences:
         """The draws of one batch: as many rows for each want as the largest has."""
@@ -219,7 +214,7 @@ class ModelSampler:
         block = self.blocks[0] if self.blocks and self._model.thread_safe else 0
         if not block or (self._prefetched is not None and self._prefetched.indices(ids, sources) is not None):
             return
-        probe_device(self._model.device)
+        gpu.kernels_for(self._model.device)  # found out before two threads need to know
         self._prefetched = _Prefetched(self._encoded(sources, ids), ids, sources, block)
 
     def start(self, records: Sequence[Record]) -> _ModelDrawer:

@@ -1,16 +1,15 @@
 """What beam search and sampling share: time steps of a decoder's rows, and concurrent searches.
 
 The rows of one source are neighbours, and those in use come first. Mostly there are no others. On a GPU, where a step
-is recorded for a fixed number of rows, some are left over. With kernels (fused.py) these take little time, unless
+is recorded for a fixed number of rows, some are left over. With kernels (kernels.py) these take little time, unless
 nearly all rows are in use and matrix products are torch's. Only a count is read back, every few steps.
 """
 
 from __future__ import annotations
 
-import itertools
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,48 @@ from mbrace.models import gpu
 
 # Recording a step takes about as long as a GPU takes to run the remaining steps for this many more rows.
 RECORDING_ROWS = 1000
+
+
+class Memory:
+    """What a decoder attends to: tensors (sources, ..., length, ...), whose dimension `dim` is the length, and their
+    mask (sources, length); `last` are the logits (sources, vocabulary) that follow a prompt.
+
+    Memories of different lengths are joined by padding, on the left or the right.
+    """
+
+    def __init__(
+        self, tensors: list[Tensor], mask: Tensor, *, dim: int, left: bool = False, last: Tensor | None = None
+    ) -> None:
+        self.tensors, self.mask, self.last = tensors, mask, last
+        self._dim, self._left = dim, left
+
+    def __len__(self) -> int:
+        return len(self.mask)
+
+    def select(self, sources: Tensor) -> Memory:
+        """The memory of some of the sources."""
+        last = None if self.last is None else self.last[sources]
+        return Memory([x[sources] for x in self.tensors], self.mask[sources], dim=self._dim, left=self._left, last=last)
+
+    def join(self, memories: Sequence[Memory]) -> Memory:
+        """One memory of all sources."""
+        width = max(memory.mask.shape[1] for memory in memories)
+
+        def pad(x: Tensor, dim: int) -> Tensor:
+            missing = width - x.shape[dim]
+            if not missing:
+                return x
+            shape = list(x.shape)
+            shape[dim] = missing
+            parts = [x.new_zeros(shape), x] if self._left else [x, x.new_zeros(shape)]
+            return torch.cat(parts, dim=dim)
+
+        tensors = [
+            torch.cat([pad(memory.tensors[n], self._dim) for memory in memories]) for n in range(len(self.tensors))
+        ]
+        mask = torch.cat([pad(memory.mask, 1) for memory in memories])
+        last = None if self.last is None else torch.cat([m.last for m in memories if m.last is not None])
+        return Memory(tensors, mask, dim=self._dim, left=self._left, last=last)
 
 
 class DecoderState:
@@ -63,14 +104,11 @@ class DecoderState:
 class StepDecoder(Protocol):
     """A model that decodes step by step."""
 
-    def encode(self, source: Tensor, mask: Tensor) -> Any:
-        """The memory of padded source ids (sources, width), real where `mask` is True.
-
-        It has `select` and `join`.
-        """
+    def encode(self, source: Tensor, mask: Tensor) -> Memory:
+        """The memory of padded source ids (sources, width), real where `mask` is True."""
         ...
 
-    def start(self, memory: Any, width: int, most: int | None = None) -> DecoderState:
+    def start(self, memory: Memory, width: int, most: int | None = None) -> DecoderState:
         """The state of `width` rows per source of `memory`, before the first step; later, of `most` (default: width)
         at most."""
         ...
@@ -182,39 +220,26 @@ def _run_together(
     concurrent: int,
 ) -> list[Future[Written] | None]:
     """The same for concurrent searches; None where there was too little memory."""
-    probe_device(device)
+    gpu.kernels_for(device)  # found out before several threads need to know
     here: Any = torch.cuda.current_stream(device) if device.type == "cuda" else None
-    numbers, thread = itertools.count(), threading.local()
-
-    def begin_thread() -> None:
-        thread.number = next(numbers)
 
     def work(number: int) -> Future[Written] | None:
-        with gpu.on_own_stream(device, f"search {thread.number}", after=here):
+        with gpu.on_own_stream(device, threading.current_thread().name, after=here):
             try:
                 found = search(number)
             except torch.OutOfMemoryError:
                 return None
         return write(number, found)
 
-    searchers = ThreadPoolExecutor(concurrent, initializer=begin_thread)
+    searchers = ThreadPoolExecutor(concurrent, thread_name_prefix="search")  # search_0, search_1, ...
     try:
         with _short_switch_interval():
             found = list(searchers.map(work, range(count)))
-    except Exception:
-        searchers.shutdown(cancel_futures=True)
-        raise
-    except BaseException:  # such as Ctrl-C: running searches end later
-        searchers.shutdown(wait=False, cancel_futures=True)
+    except BaseException as error:  # after Ctrl-C, running searches end later
+        searchers.shutdown(wait=isinstance(error, Exception), cancel_futures=True)
         raise
     searchers.shutdown()
     return found
-
-
-def probe_device(device: torch.device) -> None:
-    """Find out what a device supports, before several threads need to know."""
-    gpu.kernels_for(device)
-    gpu.can_record(device)
 
 
 @contextmanager

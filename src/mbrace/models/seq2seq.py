@@ -10,7 +10,6 @@ import torch
 
 from mbrace.errors import UserError
 from mbrace.models.beam_search import BeamOutputs
-from mbrace.models.gpu import MOST_ROWS
 from mbrace.models.kv_cache import FIRST_ROOM
 from mbrace.models.live import Limits, LiveModel, device_for
 from mbrace.models.marian import MarianDecoder
@@ -96,30 +95,19 @@ class Seq2Seq(LiveModel):
                 self.rows = rows or (8192 if cuda else 512)
                 if cuda and rows is None:
                     free = torch.cuda.mem_get_info(self.device)[0]
-                    self.wider = MOST_ROWS, steps_that_fit(config, MOST_ROWS, free)
-                    self.concurrent_beams = 2 if steps_that_fit(config, self.rows, free) > 0 else 1
+                    self.concurrent_beams = 2 if searches_fit(config, self.rows, free) else 1
             else:
                 prefix = [self.start] if forced is None else [self.start, forced]
                 self.decoder = Seq2SeqDecoder(model.to(self.dtype), prefix)
                 self.rows = rows or (1024 if cuda else 256)
 
 
-def steps_that_fit(config: Any, rows: int, free: int) -> int:
-    """How many time steps a Marian model can decode `rows` for on a GPU with this many `free` bytes: with more rows,
-    the host is less of a bottleneck.
-
-    Three searches may run concurrently. Most memory of each holds the logits, and the keys and values while they are
-    copied to twice the room (kv_cache.py).
-    """
+def searches_fit(config: Any, rows: int, free: int) -> bool:
+    """Whether two beam searches of a Marian model with `rows` each, and draws with as many, fit at the same time into a
+    GPU's `free` bytes: most memory of each holds the logits, and the keys and values (kv_cache.py)."""
     logits = (config.decoder_vocab_size or config.vocab_size) * 10
-    per_step = config.decoder_layers * config.d_model * 4
-    each = free * 3 // 10
-    if rows * (logits + per_step * FIRST_ROOM) > each:
-        return 0
-    room = FIRST_ROOM
-    while rows * (logits + per_step * 3 * room) <= each:
-        room *= 2
-    return room
+    past = config.decoder_layers * config.d_model * 4 * FIRST_ROOM
+    return bool(rows * (logits + past) <= free * 3 // 10)
 
 
 def end_ids(model: Any, default: Any) -> tuple[int, ...]:

@@ -14,56 +14,13 @@ import torch
 from torch import Tensor
 
 from mbrace.errors import require
-from mbrace.models.search import DecoderState
-
-
-class TransformersMemory:
-    """Tensors (sources, ..., length, ...), with `length` at dimension `dim`, and their mask (sources, length).
-
-    Memories of different lengths are joined by padding, on the left or the right.
-    """
-
-    def __init__(
-        self, tensors: list[Tensor], mask: Tensor, *, dim: int, left: bool, last: Tensor | None = None
-    ) -> None:
-        self.tensors, self.mask, self.last = tensors, mask, last  # last: logits (sources, vocabulary) after a prompt
-        self._dim, self._left = dim, left
-
-    def __len__(self) -> int:
-        return len(self.mask)
-
-    def select(self, sources: Tensor) -> TransformersMemory:
-        """The memory of some of the sources."""
-        last = None if self.last is None else self.last[sources]
-        return TransformersMemory(
-            [x[sources] for x in self.tensors], self.mask[sources], dim=self._dim, left=self._left, last=last
-        )
-
-    def join(self, memories: Sequence[TransformersMemory]) -> TransformersMemory:
-        """One memory of all sources."""
-        width = max(memory.mask.shape[1] for memory in memories)
-
-        def pad(x: Tensor, dim: int) -> Tensor:
-            missing = width - x.shape[dim]
-            if not missing:
-                return x
-            shape = list(x.shape)
-            shape[dim] = missing
-            parts = [x.new_zeros(shape), x] if self._left else [x, x.new_zeros(shape)]
-            return torch.cat(parts, dim=dim)
-
-        tensors = [
-            torch.cat([pad(memory.tensors[n], self._dim) for memory in memories]) for n in range(len(self.tensors))
-        ]
-        mask = torch.cat([pad(memory.mask, 1) for memory in memories])
-        last = None if self.last is None else torch.cat([m.last for m in memories if m.last is not None])
-        return TransformersMemory(tensors, mask, dim=self._dim, left=self._left, last=last)
+from mbrace.models.search import DecoderState, Memory
 
 
 class TransformersState(DecoderState):
     """Rows between steps. `select` only notes the rows; the caches are changed when the next ids are fed."""
 
-    def __init__(self, decoder: Any, memory: TransformersMemory, width: int) -> None:
+    def __init__(self, decoder: Any, memory: Memory, width: int) -> None:
         self._decoder, self._memory, self._width = decoder, memory, width
         self._rows: Tensor | None = torch.arange(len(memory), device=memory.mask.device).repeat_interleave(width)
         self._cache: Any = None
@@ -100,7 +57,7 @@ class _TransformersDecoder:
         self.model = model
         self.bias = forbidden(model)
 
-    def start(self, memory: TransformersMemory, width: int, most: int | None = None) -> TransformersState:
+    def start(self, memory: Memory, width: int, most: int | None = None) -> TransformersState:
         """The state of `width` rows per source of `memory`, before the first step."""
         return TransformersState(self, memory, width)
 
@@ -113,24 +70,24 @@ class Seq2SeqDecoder(_TransformersDecoder):
         self._prefix = list(prefix)
         self._output = require("transformers.modeling_outputs", extra="models").BaseModelOutput
 
-    def encode(self, source: Tensor, mask: Tensor) -> TransformersMemory:
+    def encode(self, source: Tensor, mask: Tensor) -> Memory:
         """Run the encoder over padded source ids (sources, width)."""
         out = self.model.get_encoder()(input_ids=source, attention_mask=mask.long())
-        return TransformersMemory([out.last_hidden_state], mask, dim=1, left=False)
+        return Memory([out.last_hidden_state], mask, dim=1)
 
-    def first(self, memory: TransformersMemory) -> tuple[Tensor, Any]:
+    def first(self, memory: Memory) -> tuple[Tensor, Any]:
         """Logits (sources, vocabulary) after the prefix, and the cache."""
         return self._run(torch.tensor([self._prefix], device=memory.mask.device).expand(len(memory), -1), memory, None)
 
-    def next(self, ids: Tensor, memory: TransformersMemory, cache: Any, time: int) -> tuple[Tensor, Any]:
+    def next(self, ids: Tensor, memory: Memory, cache: Any, time: int) -> tuple[Tensor, Any]:
         """Logits (rows, vocabulary) after one more id per row."""
         return self._run(ids, memory, cache)
 
-    def memory_of_rows(self, memory: TransformersMemory, rows: Tensor) -> TransformersMemory:
+    def memory_of_rows(self, memory: Memory, rows: Tensor) -> Memory:
         """The memory of each row."""
         return memory.select(rows)
 
-    def _run(self, ids: Tensor, memory: TransformersMemory, cache: Any) -> tuple[Tensor, Any]:
+    def _run(self, ids: Tensor, memory: Memory, cache: Any) -> tuple[Tensor, Any]:
         out = self.model(
             encoder_outputs=self._output(last_hidden_state=memory.tensors[0]),
             attention_mask=memory.mask.long(),
@@ -150,7 +107,7 @@ class CausalDecoder(_TransformersDecoder):
         self._caches = transformers.DynamicCache if int(transformers.__version__.split(".")[0]) >= 5 else None
         self._positions = "position_ids" in inspect.signature(model.forward).parameters
 
-    def encode(self, source: Tensor, mask: Tensor) -> TransformersMemory:
+    def encode(self, source: Tensor, mask: Tensor) -> Memory:
         """Read prompts, padded on the left."""
         cache = self._caches() if self._caches else None
         logits, cache = self._run(source, mask, cache)
@@ -160,9 +117,9 @@ class CausalDecoder(_TransformersDecoder):
             tensors = [x for layer in cache.layers for x in (layer.keys, layer.values)]
         else:
             tensors = [x for pair in zip(cache.key_cache, cache.value_cache, strict=True) for x in pair]
-        return TransformersMemory(tensors, mask, dim=2, left=True, last=logits)
+        return Memory(tensors, mask, dim=2, left=True, last=logits)
 
-    def first(self, memory: TransformersMemory) -> tuple[Tensor, Any]:
+    def first(self, memory: Memory) -> tuple[Tensor, Any]:
         """Logits (sources, vocabulary) after the prompts, which `encode` has read, and the cache."""
         layers = list(zip(memory.tensors[::2], memory.tensors[1::2], strict=True))
         assert memory.last is not None
@@ -173,14 +130,14 @@ class CausalDecoder(_TransformersDecoder):
             cache.update(keys, values, number)
         return memory.last, cache
 
-    def next(self, ids: Tensor, memory: TransformersMemory, cache: Any, time: int) -> tuple[Tensor, Any]:
+    def next(self, ids: Tensor, memory: Memory, cache: Any, time: int) -> tuple[Tensor, Any]:
         """Logits (rows, vocabulary) after one more id per row."""
         grown = torch.cat([memory.mask, memory.mask.new_ones((len(ids), time))], dim=1)
         return self._run(ids, grown, cache)
 
-    def memory_of_rows(self, memory: TransformersMemory, rows: Tensor) -> TransformersMemory:
+    def memory_of_rows(self, memory: Memory, rows: Tensor) -> Memory:
         """The mask of each row only: keys and values are in the cache."""
-        return TransformersMemory([], memory.mask[rows], dim=2, left=True)
+        return Memory([], memory.mask[rows], dim=2, left=True)
 
     def _run(self, ids: Tensor, mask: Tensor, cache: Any) -> tuple[Tensor, Any]:
         options: dict[str, Any] = {}
