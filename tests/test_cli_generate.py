@@ -169,7 +169,7 @@ def test_generate_reads_sources_as_it_needs_them_and_writes_what_is_done(tmp_pat
     def make(texts: Any, ids: Any) -> Any:
         assert read[-1] == ids[-1]
         written.append(len(out.read_bytes().splitlines()))
-        return [([text], None) for text in texts]
+        return [(mbrace.Draws([text]), None) for text in texts]
 
     assert generate_with(make, items(), out).sentences == 7
     assert written == [0, 3, 6]

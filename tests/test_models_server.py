@@ -206,24 +206,15 @@ def test_only_open_races_ask_for_more(mock: Mock) -> None:
     assert len(mock.bodies) == 2
 
 
-def test_a_failed_window_keeps_what_arrived(mock: Mock) -> None:
-    mock.plan = lambda number: "400" if mock.bodies[number - 1]["messages"][-1]["content"] == "f" else None
-    server = mbrace.Server(mock.url, "m", prompt="{source}", per_request=1, concurrency=1)
-    with pytest.raises(mbrace.UserError, match="status 400: so it is"):
-        server.candidates(["a", "b", "c", "d", "e", "f", "g", "h"], 1)
-    mock.plan = lambda number: None
-    server.candidates(["a", "b", "c", "d", "e", "f", "g", "h"], 1)
-    # what came before the failure was handed out, and is drawn again; what came after it was kept
-    assert sum(body["messages"][-1]["content"] in ("g", "h") for body in mock.bodies) == 2
-
-
-def test_draws_that_were_kept_are_given_to_no_other_source(mock: Mock) -> None:
+@pytest.mark.parametrize("command", ["generate", "translate"])
+def test_a_source_that_fails_makes_no_other_be_requested_again(mock: Mock, tmp_path: Path, command: str) -> None:
     mock.plan = lambda number: "400" if mock.bodies[number - 1]["messages"][-1]["content"] == "bad" else None
-    server = mbrace.Server(mock.url, "m", prompt="{source}", concurrency=1)
-    with pytest.raises(mbrace.UserError, match="status 400: so it is"):
-        server.candidates(["bad", "b", "c"], 1)
-    found = server.candidates(["x", "y", "z"], 1)  # ids 0, 1, 2 once more
-    assert [draws.texts[0].partition("/")[0] for draws in found] == ["x", "y", "z"]
+    (tmp_path / "s.txt").write_text("eins\nbad\nzwei\n")
+    files = [command, f"{tmp_path}/s.txt", "-o", f"{tmp_path}/o.jsonl", "--on-error", "skip", "--beam", "2"]
+    assert main([*files, "--server", mock.url, "--model", "m", "--prompt", "{source}", "--seed", "3"]) == 0
+    assert [json.loads(line)["id"] for line in (tmp_path / "o.jsonl").read_text().splitlines()] == [1, 3]
+    asked = [(body["messages"][-1]["content"], body["seed"]) for body in mock.bodies]
+    assert len(asked) == len(set(asked)) > 4
 
 
 @pytest.mark.parametrize("chat", [True, False])

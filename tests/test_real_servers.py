@@ -51,14 +51,10 @@ def server(real: Real, **options: Any) -> mbrace.Server:
 def test_no_more_choices_are_requested_than_the_server_takes(real: Real) -> None:
     made = server(real, max_tokens=6, options={"ignore_eos": True})
     assert made.abilities().choices == 8  # it has 8 slots, and refuses more with status 400
-    list(made.start([mbrace.Record(["h"], id=1, source="Say hello.")]).request([mbrace_want(12)]))
-    made.close()
-
-
-def mbrace_want(count: int) -> Any:
-    from mbrace.sampler import Want
-
-    return Want(0, 0, count)
+    asked = len(real.asked)
+    (draws,) = made.start([mbrace.Record(["h"], id=1, source="Say hello.")]).draw([mbrace.Want(0, 0, 12)])
+    assert len(draws.texts) + draws.unusable == 12
+    assert sorted(each["body"]["n"] for each in real.asked[asked:] if "n" in each["body"]) == [4, 8]
 
 
 @on(PYTHON, SAMPLING)
@@ -66,7 +62,7 @@ def test_a_server_that_ignores_n_is_asked_once_for_each_draw(real: Real) -> None
     made = server(real)
     assert made.abilities().choices == 1
     drawer = made.start([mbrace.Record(["h"], id=1, source="Name a fruit.")])
-    draws = drawer.draw([mbrace_want(5)])[0]
+    draws = drawer.draw([mbrace.Want(0, 0, 5)])[0]
     assert len(draws.texts) + draws.unusable == 5
     assert made.cost.requests == 5
 

@@ -20,8 +20,10 @@ import httpx
 import openai
 import pytest
 import uvicorn
+from accessibility import WIDTHS, serious_findings
 from conftest import until
 from test_answer import PEAKED, SPREAD, Model
+from test_models_server import Reply
 
 import mbrace
 from mbrace.answers import Answering
@@ -210,6 +212,9 @@ def test_other_models_bodies_hosts_and_origins_are_refused(served: Served) -> No
     for origin in ("http://evil.example", "null", "http://[", f"ftp://{served.url}"):
         assert httpx.post(url, json=asked, headers={"origin": origin}).status_code == 403
     assert httpx.post(url, json=asked, headers={"origin": served.url}).status_code == 200
+    for method, path, status in (("GET", "/v1/chat/completions", 405), ("POST", "/v1/embeddings", 404)):
+        found = httpx.request(method, served.url + path)
+        assert (found.status_code, found.json()["error"]["message"][: len(method)]) == (status, method)
 
 
 def test_the_key_is_needed_where_one_is_set() -> None:
@@ -385,13 +390,15 @@ def test_the_command_serves_drains_on_sigterm_and_logs_no_prompt() -> None:
     assert process.stderr is not None
     line = process.stderr.readline()
     url = line.split("mbrace: ")[-1].split(" ")[0]
-    model.plan = lambda number: time.sleep(1.0)  # type: ignore[func-returns-value]
+    busy = Reply(b"busy with a-secret-question", 503, {"retry-after": "1"})
+    model.plan = lambda number: busy if number == 1 else None
     client = openai.OpenAI(base_url=url, api_key="key-of-ours", max_retries=0)
     secret: Any = [{"role": "user", "content": "a-secret-question"}]
     answers: list[Any] = []
     thread = threading.Thread(target=lambda: answers.append(client.chat.completions.create(model="m", messages=secret)))
     thread.start()
     until(lambda: model.bodies or process.poll() is not None)
+    time.sleep(0.3)  # it waits until it may try again
     process.send_signal(signal.SIGTERM)
     thread.join(20)
     assert answers[0].choices[0].message.content in PEAKED  # an open request gets its answer
@@ -405,9 +412,12 @@ def test_the_command_serves_drains_on_sigterm_and_logs_no_prompt() -> None:
 # the page
 
 
-def test_a_person_watches_the_answers_race(served: Served, browser: Any) -> None:
-    served.model.texts = lambda prompt: [f"<b>{text}</b>" for text in SPREAD[:4]] + ["<b>the one</b>"] * 8
-    page = browser.new_page()
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+def test_a_person_watches_the_answers_race(served: Served, browser: Any, width: int, scheme: Any) -> None:
+    long = "word" * 100
+    served.model.texts = lambda prompt: [f"<b>{text}</b>" for text in [*SPREAD[:4], long]] + ["<b>the one</b>"] * 8
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
@@ -418,9 +428,12 @@ def test_a_person_watches_the_answers_race(served: Served, browser: Any) -> None
     assert page.locator("#text").inner_text() in served.model.texts("")  # as text, not as markup
     assert page.locator("#rows li").count() >= 1
     assert "draws, stopped by" in page.locator("#cost").inner_text()
+    assert json.dumps(served.model.bodies[0]["messages"]) == json.dumps([{"role": "user", "content": "Which one?"}])
+    page.locator("#text").evaluate("(place, text) => { place.textContent = text; }", long)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert serious_findings(page) == []
     served.model.plan = lambda number: "401"
     page.get_by_role("button", name="Ask").click()
     page.get_by_text("failed: upstream").wait_for(timeout=20_000)
     assert errors == []
     page.close()
-    assert json.dumps(served.model.bodies[0]["messages"]) == json.dumps([{"role": "user", "content": "Which one?"}])

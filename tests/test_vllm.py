@@ -307,7 +307,7 @@ def test_hypotheses_by_beam_search_have_no_settings_of_samples(vllm: VLLM) -> No
     server = mbrace.Server(
         vllm.url, "m", prompt="{source}", beam_search=True, length_penalty=0.7, temperature=0.8, top_p=0.5, epsilon=0.02
     )
-    found = list(server.hypotheses(["eins", " ", "zwei"], 5))
+    found = [draws.texts for draws in server.hypotheses(["eins", " ", "zwei"], 5)]
     assert found == [[f"eins beam {n}" for n in range(5)], [""], [f"zwei beam {n}" for n in range(5)]]
     assert len(vllm.bodies) == 2
     for body in vllm.bodies:

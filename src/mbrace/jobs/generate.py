@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mbrace.models.hypotheses import CandidateModel
     from mbrace.servers.server import Server
 
-Candidates: TypeAlias = "tuple[Sequence[str] | None, Draws | None]"  # hypotheses and pseudo-references of a source
+Candidates: TypeAlias = "tuple[Draws | None, Draws | None]"  # hypotheses and pseudo-references of a source
 MakeCandidates: TypeAlias = "Callable[[Sequence[str], Sequence[str | int]], Iterable[Candidates]]"  # of sources and ids
 
 
@@ -122,7 +122,7 @@ def candidates_of(model: CandidateModel | Server, job: GenerateJob) -> MakeCandi
     made, sample = job.candidates, job.sample
 
     def make(sources: Sequence[str], ids: Sequence[str | int]) -> Iterable[Candidates]:
-        hypotheses: Iterable[Sequence[str] | None] = repeat(None)
+        hypotheses: Iterable[Draws | None] = repeat(None)
         draws: Iterable[Draws | None] = repeat(None)
         if isinstance(model, Server):
             if made.beam:
@@ -131,7 +131,7 @@ def candidates_of(model: CandidateModel | Server, job: GenerateJob) -> MakeCandi
                 draws = model.stream(sources, sample, ids=ids)
         else:
             if made.beam:
-                hypotheses = [found.texts for found in model.beam(sources, **made.beam_options())]
+                hypotheses = [Draws(found.texts) for found in model.beam(sources, **made.beam_options())]
             if sample:
                 draws = model.sample(sources, sample, ids=ids, seed=job.seed, **made.options())
         return zip(hypotheses, draws)  # noqa: B905  (one may be endless)
@@ -165,10 +165,11 @@ class GenerateWorker:
                     self.summary.cut, self.summary.blank = self.server.cut, self.server.blank
                 yield outcome
 
-    def _lines(self, records: Sequence[Record]) -> Iterator[bytes]:
+    def _lines(self, records: Sequence[Record]) -> Iterator[bytes | Exception]:
         made = self.make([record.source or "" for record in records], [record.id for record in records])
-        for record, (hypotheses, draws) in zip(records, made, strict=True):
-            yield candidate_line(record, hypotheses, draws, logprobs=self.logprobs)
+        for record, both in zip(records, made, strict=True):
+            failures = [draws.failure for draws in both if draws is not None and draws.failure is not None]
+            yield failures[0] if failures else candidate_line(record, *both, logprobs=self.logprobs)
 
 
 def _outcome(item: Item, result: bytes | Exception | None) -> Outcome:
@@ -179,15 +180,13 @@ def _outcome(item: Item, result: bytes | Exception | None) -> Outcome:
     return (None, bad_from(item, result)) if isinstance(result, Exception) else (result, None)
 
 
-def candidate_line(
-    record: Record, hypotheses: Sequence[str] | None, draws: Draws | None, *, logprobs: bool = False
-) -> bytes:
+def candidate_line(record: Record, hypotheses: Draws | None, draws: Draws | None, *, logprobs: bool = False) -> bytes:
     """A line of a candidate file."""
     fields: dict[str, Any] = {"id": record.id, "source": record.source}
     if record.reference is not None:
         fields["reference"] = record.reference
     if hypotheses is not None:
-        fields["hypotheses"] = list(hypotheses)
+        fields["hypotheses"] = list(hypotheses.texts)
     if draws is not None:  # without hypotheses, one list is both
         fields["samples" if hypotheses is None else "pseudo_references"] = list(draws.texts)
         if logprobs and draws.logprobs is not None:

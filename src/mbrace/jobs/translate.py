@@ -103,7 +103,10 @@ class TranslateJob:
         sampler: LiveSampler
         if isinstance(model, Server):
             sampler, ask, beam = model, model.hypotheses, self.candidates.beam
-            hypotheses = HypothesisMaker(lambda texts, ids: list(ask(texts, beam, ids=ids)), window=race.window)
+            hypotheses = HypothesisMaker(
+                lambda texts, ids: [found.failure or found.texts for found in ask(texts, beam, ids=ids)],
+                window=race.window,
+            )
         else:
             hypotheses, sampler = live_candidates(model, self.candidates, races.utility, race)
         races.sampler = sampler

@@ -17,7 +17,7 @@ from mbrace.utility import Utility
 from mbrace.windows import in_groups, run_group
 
 # Hypotheses of each source; ids are those of the records.
-MakeHypotheses: TypeAlias = Callable[[Sequence[str], Sequence["str | int"]], Sequence[Sequence[str]]]
+MakeHypotheses: TypeAlias = Callable[[Sequence[str], Sequence["str | int"]], Sequence["Sequence[str] | Exception"]]
 
 
 class LiveSampler(Sampler, Protocol):
@@ -141,7 +141,7 @@ class HypothesisMaker:
                 else:
                     yield item, None
 
-    def _hypotheses(self, records: Sequence[Record]) -> Sequence[Sequence[str]]:
+    def _hypotheses(self, records: Sequence[Record]) -> Sequence[Sequence[str] | Exception]:
         started = time.perf_counter()
         sources, ids = [record.source or "" for record in records], [record.id for record in records]
         if self._prefetch is not None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
@@ -106,7 +107,13 @@ def create_app(engine: Engine, access: Access, *, model: str) -> Starlette:
         Route("/race", guarded(site.race), methods=["POST"]),
         Mount("/static", StaticFiles(directory=_STATIC)),
     ]
-    return Starlette(routes=routes)
+    return Starlette(routes=routes, exception_handlers={HTTPException: _no_such_page})
+
+
+async def _no_such_page(request: Request, error: Exception) -> Response:
+    """An unknown path or method."""
+    assert isinstance(error, HTTPException)
+    return error_reply(error.status_code, f"{request.method} {request.scope['path'][:100]}: {error.detail.lower()}")
 
 
 class _Site:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 
@@ -50,6 +51,7 @@ def serve(
     """
     key = check_serving(host=host, port=port, open_requests=open_requests, drain=drain)
     limit_helpers(1)  # races are many threads already
+    logging.getLogger("mbrace.servers").setLevel(logging.ERROR)  # what a server says of a request may repeat its prompt
     engine = Engine(make_server, utilities, settings, open_requests=open_requests)
     try:
         with listen(host, port) as listener:

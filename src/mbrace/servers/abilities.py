@@ -192,14 +192,14 @@ class Probe:
 
     async def _truncation(self) -> str:
         """What llama.cpp says of its own defaults; other servers do not tell."""
-        found = await self._client.ask_once(None, "/props")
-        try:
-            own = found["default_generation_settings"]["params"]
-            named = {name: own[name] for name in EXTREMES if name not in self._options}
-        except (KeyError, TypeError):
-            return ""
         off = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
-        return ", ".join(f"{name} {value:.3g}" for name, value in named.items() if value != off[name])
+
+        def read(answer: Any) -> str:
+            own = answer["default_generation_settings"]["params"]
+            named = {name: own[name] for name in off if name not in self._options}
+            return ", ".join(f"{name} {value:.3g}" for name, value in named.items() if value != off[name])
+
+        return await self._client.ask_once(None, read, "/props") or ""
 
     async def _ask(
         self, n: int, seed: int, temperature: float | None = None, fields: Mapping[str, Any] | None = None

@@ -3,41 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from mbrace.errors import ServiceError, check_whole
+from mbrace.errors import ServiceError, UserError, check_whole
 from mbrace.records import Record
-from mbrace.sampler import Draws, Receipt, Want
-from mbrace.servers.chat import Choice
+from mbrace.sampler import Draws, Want
 
 if TYPE_CHECKING:
     from mbrace.servers.server import Server
-
-
-@dataclass
-class Drawn:
-    """Choices as they came, and what they cost."""
-
-    choices: Sequence[Choice]
-    receipt: Receipt = field(default_factory=Receipt)
-    accepts_blank: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.accepts_blank:
-            cut = sum(choice.is_cut for choice in self.choices)
-            blank = sum(not choice.text and not choice.is_cut for choice in self.choices)
-            self.receipt = replace(self.receipt, draws=len(self.choices), cut=cut, blank=blank)
-
-    def draws(self, *, logprobs: bool, is_continued: bool) -> Draws:
-        """Those that are whole answers, with the whitespace before them if they continue a prompt."""
-        usable = [choice for choice in self.choices if choice.is_usable or self.accepts_blank]
-        scores = [choice.logprob or 0.0 for choice in usable] if logprobs else None
-        unusable = len(self.choices) - len(usable)
-        texts = [choice.continuation if is_continued else choice.text for choice in usable]
-        return Draws(texts, scores, unusable, receipt=self.receipt)
 
 
 class ServerDrawer:
@@ -45,49 +20,43 @@ class ServerDrawer:
 
     def __init__(self, server: Server, records: Sequence[Record], stream: str) -> None:
         self._server, self._records, self._stream = server, records, stream
-        self._wanted: dict[Want, Future[Drawn]] = {}
+        self._requested: list[Future[Draws]] = []
         self._is_cancelled = False
-
-    def request(self, wants: Sequence[Want]) -> Sequence[Want]:
-        """Request what is wanted, all at the same time; returns the wants."""
-        for want in wants:
-            if self._is_cancelled:
-                self.cancel()  # what was requested meanwhile
-                raise ServiceError(f"{self._server.url}: cancelled")
-            self._wanted[want] = self._server.submit(self._records[want.sentence], self._stream, want)
-        return wants
 
     def draw(self, wants: Sequence[Want]) -> list[Draws]:
         """The draws of each want."""
-        return [self.get(want) for want in self.request(wants)]
+        return list(self.stream(wants))
 
-    def get(self, want: Want) -> Draws:
-        """Wait for the draws of one want."""
-        try:
-            drawn = self._wanted[want].result()
-            del self._wanted[want]
-        except CancelledError:
-            raise ServiceError(f"{self._server.url}: cancelled") from None
-        except BaseException as error:
-            self._give_up(keep=not isinstance(error, ServiceError))
-            raise
-        is_continued = getattr(self._records[want.sentence], "is_continued", False)
-        return drawn.draws(logprobs=self._server.logprobs, is_continued=is_continued)
+    def stream(self, wants: Sequence[Want]) -> Iterator[Draws]:
+        """The draws of each want, requested at the same time, as soon as they and those before them have arrived; a
+        record that the server cannot answer has a `failure` instead."""
+        self._requested = []
+        for want in wants:
+            self._check()
+            record = self._records[want.sentence]
+            self._requested.append(self._server.submit(record, self._stream, want.first, want.count))
+        for future in self._requested:
+            self._check()
+            try:
+                yield future.result()
+            except CancelledError:
+                raise ServiceError(f"{self._server.url}: cancelled") from None
+            except ServiceError:
+                self._server.finish(self._requested)
+                raise
+            except UserError as error:
+                yield Draws([], failure=error)
 
     def cancel(self) -> None:
         """Cancel what was requested, and request nothing more; may be called from another thread."""
         self._is_cancelled = True
-        for future in list(self._wanted.values()):
+        for future in list(self._requested):
             future.cancel()
 
-    def _give_up(self, *, keep: bool) -> None:
-        """After a request has failed: keep the others for the next try; if there will be none, save what is paid."""
-        if not keep:
-            self._server.finish(self._wanted.values())
-        for want, future in self._wanted.items():
-            if keep:
-                self._server.keep(self._records[want.sentence], self._stream, want, future)
-        self._wanted.clear()
+    def _check(self) -> None:
+        if self._is_cancelled:
+            self.cancel()  # what was requested meanwhile
+            raise ServiceError(f"{self._server.url}: cancelled")
 
 
 class Ongoing:

@@ -26,9 +26,6 @@ class RequestError(UserError):
         super().__init__(message)
         self.refused, self.status = refused, status
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return RequestError, (str(self), self.refused, self.status)
-
 
 class StatusError(ServiceError):
     """The server refused a request, as it would refuse any other; `status` is that of its answer."""
@@ -36,9 +33,6 @@ class StatusError(ServiceError):
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return StatusError, (str(self), self.status)
 
 
 class UselessError(ValueError):

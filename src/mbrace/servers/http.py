@@ -17,7 +17,6 @@ import re
 import threading
 import time
 import weakref
-import zlib
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from typing import Any, TypeVar
@@ -32,14 +31,14 @@ LONGEST_WAIT = 60.0  # seconds
 LONGEST_ASKED_WAIT = 300.0  # seconds; a server that asks for a longer wait (Retry-After) is tried again after this one
 ANNOUNCED_WAIT = 1.0  # seconds; shorter waits are not worth a message
 ANNOUNCE_EVERY = 5.0  # seconds between messages, since many requests may wait for one server
-MOST_BYTES = 64 << 20  # of an answer, decompressed
+MOST_BYTES = 64 << 20  # of an answer
 MOST_PARTS = 1 << 22  # of its lists and objects: empty ones take 30 times their bytes
 MOST_WORDS = 300  # characters of a reason
 ENDPOINTS = ("/chat/completions", "/completions", "/embeddings", "/models")
 HIDDEN = "***"
 SHORTEST = 4  # characters; a shorter secret could not be hidden without garbling messages
 
-log = logging.getLogger("mbrace")
+log = logging.getLogger("mbrace.servers")
 
 
 class Client:
@@ -70,7 +69,7 @@ class Client:
             raise UserError(message) from None
         self.url, self._endpoint = hide_credentials(address), f"/v1{endpoint}"
         self._retries, self._timeout, self._concurrency = retries, timeout, concurrency
-        self._headers = {"Content-Type": "application/json", "Accept-Encoding": "gzip"}
+        self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._not_before = 0.0  # when requests may be sent again: a Retry-After applies to all of them
@@ -147,15 +146,11 @@ class Client:
             raise StatusError(message, failure.status)
         raise RequestError(message, refused=not failure.is_retried, status=failure.status)
 
-    async def ask_once(self, body: Any, path: str) -> Any:
-        """The JSON that one try gives, None if it fails."""
+    async def ask_once(self, body: Any, read: Callable[[Any], Answer], path: str | None = None) -> Answer | None:
+        """What `read` makes of the answer of one try; None if it fails."""
         assert self._running is not None
         async with self._running.slots:
-            return (await self._try(body, lambda answer: answer, path))[0]
-
-    async def answers(self, body: Any, read: Callable[[Any], Any]) -> bool:
-        """Whether the server answers this request now, with something that can be read."""
-        return (await self._try(body, read, self._endpoint))[1] is None
+            return (await self._try(body, read, path or self._endpoint))[0]
 
     def finish(self, requested: Iterable[Future[Any]]) -> None:
         """Start and repeat no request, and wait for those under way: their answers are paid for."""
@@ -196,8 +191,6 @@ class Client:
             return None, Failure(f"no whole answer within {self._timeout:g} s")
         except UselessError as error:
             return None, Failure(str(error), final=True)
-        except zlib.error as error:
-            return None, Failure(self._hide(f"an answer that cannot be read ({error})"))
         except httpx.RequestError as error:  # refused and cut connections
             words = f"{type(error).__name__} ({error})" if str(error) else type(error).__name__
             if isinstance(error, httpx.ConnectError) and not self._has_connected:
@@ -235,10 +228,10 @@ class Client:
         parts, size = [], 0
         async with self._running.client.stream(method, self._at(path), content=sent) as response:
             self._has_connected = True
-            unpack = _unpacker(response.headers.get("content-encoding", ""))
+            packed = response.headers.get("content-encoding", "identity")
+            if packed.lower() != "identity":  # a small part of it may unpack to any size
+                raise UselessError(f"an answer packed as {packed[:MOST_WORDS]}, which was not asked for")
             async for part in response.aiter_raw():
-                # httpx would unpack all of a part at once, any number of times
-                part = unpack(part, MOST_BYTES + 1 - size)
                 size += len(part)
                 if size > MOST_BYTES:
                     raise UselessError(f"an answer of more than {MOST_BYTES >> 20} MiB")
@@ -283,15 +276,6 @@ class Client:
         status = f"status {failure.status}: " if failure.status else ""
         tries = f"try {failures + 1} of {retries + 1}"
         log.warning("%s: %s%s; %s in %.0f s%s", self.url, status, failure.reason, tries, seconds, more)
-
-
-def _unpacker(encoding: str) -> Callable[[bytes, int], bytes]:
-    """What makes at most so many bytes of a part of an answer."""
-    if encoding.lower() in ("gzip", "x-gzip"):
-        return zlib.decompressobj(16 + zlib.MAX_WBITS).decompress
-    if encoding.lower() in ("", "identity"):
-        return lambda part, most: part
-    raise UselessError(f"an answer packed as {encoding[:MOST_WORDS]}, where gzip was asked for")
 
 
 async def _sleep(seconds: float) -> None:

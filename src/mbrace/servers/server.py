@@ -1,8 +1,7 @@
 """Candidates from any server with OpenAI's protocol (vLLM, llama.cpp, Ollama, transformers serve).
 
 Exactly the draws that a race wants are requested. The seed of a request depends only on (seed, record id, number of its
-first draw), so a race with the same schedule gets the same draws from a server that honours seeds. If a request fails,
-the others are kept.
+first draw), so a race with the same schedule gets the same draws from a server that honours seeds.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from mbrace.sampler import Draws, Receipt, Want, ids_of, source_of
 from mbrace.servers.abilities import Abilities, Probe, beam_request, check_beams
 from mbrace.servers.answer_file import AnswerFile, key_of
 from mbrace.servers.chat import Choice, chat_messages, choices_of, cost_of
-from mbrace.servers.draws import Budget, Drawn, Ongoing, ServerDrawer
+from mbrace.servers.draws import Budget, Ongoing, ServerDrawer
 from mbrace.servers.failures import RequestError, StatusError
 from mbrace.servers.http import Client
 from mbrace.settings import Sampling
@@ -101,9 +100,8 @@ class Server:
         endpoint = "/chat/completions" if chat else "/completions"
         self._client = Client(url, endpoint, api_key=api_key, concurrency=concurrency, retries=retries, timeout=timeout)
         self._file = None if save_draws is None else AnswerFile(save_draws)
-        self._kept: dict[bytes, Future[Drawn]] = {}  # of a window that failed
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="mbrace-answer")  # of `answer_async`
-        self._lock, self._probing = threading.Lock(), threading.Lock()
+        self._probing = threading.Lock()
         self._abilities: Abilities | None = None
         self._has_sampled = False
         self.budget = Budget(max_cost_tokens)
@@ -135,32 +133,39 @@ class Server:
         self, sources: Sequence[str], n: int, *, ids: Sequence[str | int] | None = None, stream: str = "draw"
     ) -> list[Draws]:
         """`n` draws per source; ids are 0, 1, ... unless given; `stream` names the random stream."""
-        return list(self.stream(sources, n, ids=ids, stream=stream))
+        found = list(self.stream(sources, n, ids=ids, stream=stream))
+        for draws in found:
+            if draws.failure is not None:
+                raise draws.failure
+        return found
 
     def stream(
         self, sources: Sequence[str], n: int, *, ids: Sequence[str | int] | None = None, stream: str = "draw"
     ) -> Iterator[Draws]:
-        """Like `candidates`; a source's draws are yielded as soon as they and those before them have arrived."""
+        """Like `candidates`; a source's draws are yielded as soon as they and those before them have arrived. If it has
+        none, their `failure` says why."""
         named = zip(ids_of(sources, ids), sources, strict=True)
         records = [Record([], id=name, source=source) for name, source in named]
-        drawer = ServerDrawer(self, records, stream)
-        for want in drawer.request([Want(i, 0, n) for i in range(len(records))]):
-            draws = drawer.get(want)
-            if n and not draws.texts:
-                raise records[want.sentence].error(
-                    f"none of {n} outputs is a whole answer (cut at max_tokens, or empty); allow more max_tokens"
-                )
+        wants = [Want(index, 0, n) for index in range(len(records))]
+        for record, draws in zip(records, ServerDrawer(self, records, stream).stream(wants), strict=True):
+            if n and not draws.texts and draws.failure is None:
+                words = f"none of {n} outputs is a whole answer (cut at max_tokens, or empty); allow more max_tokens"
+                draws = draws._replace(failure=record.error(words))
             yield draws
 
-    def hypotheses(
-        self, sources: Sequence[str], n: int, *, ids: Sequence[str | int] | None = None
-    ) -> Iterator[Sequence[str]]:
-        """`n` hypotheses per source, as soon as they have arrived: by beam search if the server was made to, otherwise
+    def hypotheses(self, sources: Sequence[str], n: int, *, ids: Sequence[str | int] | None = None) -> Iterator[Draws]:
+        """`n` hypotheses per source, as `stream` yields draws: by beam search if the server was made to, otherwise
         samples of a random stream of their own."""
         if not self._beam_search:
-            return (draws.texts for draws in self.stream(sources, n, ids=ids, stream="hypothesis"))
-        asked = [self._client.start(self._beams(source, n)) for source in sources]
-        return (future.result() for future in asked)
+            yield from self.stream(sources, n, ids=ids, stream="hypothesis")
+            return
+        for future in [self._client.start(self._beams(source, n)) for source in sources]:
+            try:
+                yield Draws(future.result())
+            except ServiceError:
+                raise
+            except UserError as error:
+                yield Draws([], failure=error)
 
     def start(self, records: Sequence[Record]) -> ServerDrawer:
         """Begin a window of races."""
@@ -229,45 +234,43 @@ class Server:
         """End all requests and waits: they fail with a ServiceError."""
         self._client.interrupt()
 
-    def finish(self, requested: Iterable[Future[Drawn]]) -> None:
+    def finish(self, requested: Iterable[Future[Draws]]) -> None:
         """Start no request, and wait for those under way, whose answers are paid for."""
         self._client.finish(requested)
 
     # the draws of one want
 
-    def submit(self, record: Record, stream: str, want: Want) -> Future[Drawn]:
+    def submit(self, record: Record, stream: str, first: int, count: int) -> Future[Draws]:
         """Ask for draws in the background."""
-        with self._lock:
-            kept = self._kept.pop(_name(record, stream, want), None)
-        if kept is not None and not (kept.cancelled() or (kept.done() and kept.exception() is not None)):
-            return kept
         abilities = self.abilities() if (record.source or "").strip() else Abilities()
-        return self._client.start(self._draw(record, stream, want.first, want.count, abilities))
+        return self._client.start(self._draw(record, stream, first, count, abilities))
 
-    def keep(self, record: Record, stream: str, want: Want, drawn: Future[Drawn]) -> None:
-        """Keep draws that have arrived, or still may, for the next time they are requested."""
-        with self._lock:
-            self._kept[_name(record, stream, want)] = drawn
-
-    async def _draw(self, record: Record, stream: str, first: int, count: int, abilities: Abilities) -> Drawn:
-        """The draws, in as few requests as the server allows, at the same time."""
+    async def _draw(self, record: Record, stream: str, first: int, count: int, abilities: Abilities) -> Draws:
+        """The draws that are whole answers, in as few requests as the server allows, at the same time."""
         if not (record.source or "").strip():  # a blank source has blank outputs
-            return Drawn([Choice("", 0.0)] * count, Receipt(), accepts_blank=True)
+            return Draws([""] * count, [0.0] * count if self.logprobs else None, receipt=Receipt())
         started, size = time.monotonic(), min(self._per_request, abilities.choices)
         parts = [
             self._part(record, stream, begin, min(size, first + count - begin), abilities)
             for begin in range(first, first + count, size)
         ]
         found = await asyncio.gather(*parts)
-        receipt = Receipt(seconds=time.monotonic() - started)
-        for _, own in found:
-            receipt += own
-        drawn = Drawn([choice for choices, _ in found for choice in choices], receipt)
+        choices = [choice for part, _ in found for choice in part]
+        usable = [choice for choice in choices if choice.is_usable]
+        cut = sum(choice.is_cut for choice in choices)
+        blank = len(choices) - len(usable) - cut
+        counts = Receipt(draws=len(choices), cut=cut, blank=blank, seconds=time.monotonic() - started)
         if stream == "draw":
-            self.drawn += len(drawn.choices)
-        self.cut += drawn.receipt.cut
-        self.blank += drawn.receipt.blank
-        return drawn
+            self.drawn += len(choices)
+        self.cut += cut
+        self.blank += blank
+        is_continued = getattr(record, "is_continued", False)
+        return Draws(
+            [choice.continuation if is_continued else choice.text for choice in usable],
+            [choice.logprob or 0.0 for choice in usable] if self.logprobs else None,
+            len(choices) - len(usable),
+            receipt=sum((own for _, own in found), counts),
+        )
 
     async def _part(
         self, record: Record, stream: str, first: int, count: int, abilities: Abilities
@@ -320,9 +323,9 @@ class Server:
             if choice.is_cut:
                 tokens += most
                 continue
-            found = await self._client.ask_once({"content": choice.written}, "/tokenize")
-            count = len(found["tokens"]) if isinstance(found, dict) and "tokens" in found else cost.completion_tokens
-            tokens += count + 1  # the token that ends it
+            asked = {"content": choice.written}
+            found = await self._client.ask_once(asked, lambda answer: len(answer["tokens"]), "/tokenize")
+            tokens += (cost.completion_tokens if found is None else found) + 1  # the token that ends it
         return cost + Cost(completion_tokens=tokens)
 
     async def _beams(self, source: str, count: int) -> Sequence[str]:
@@ -350,7 +353,7 @@ class Server:
             fields = self._options if self._abilities is None else self._abilities.fields
             seed = {"seed": 0} if "seed" in body else {}
             plain = self._with_text("a") | dict(fields) | seed | {"n": 1, "max_tokens": self._max_tokens}
-            if await self._client.answers(plain, read):
+            if await self._client.ask_once(plain, read) is not None:
                 raise
             raise StatusError(str(error), error.status) from error
         self._has_sampled = True
@@ -378,13 +381,6 @@ class Server:
         if not self._chat:
             return {"model": self._model, "prompt": text}
         return {"model": self._model, "messages": chat_messages(text, self._system)}
-
-
-def _name(record: Record, stream: str, want: Want) -> bytes:
-    """What is drawn: two records may have the same id."""
-    messages = [dict(each) for each in getattr(record, "messages", None) or ()]
-    options = getattr(record, "request", None), getattr(record, "seed", None)
-    return key_of([record.id, record.source, messages, *options, stream, want.first, want.count])
 
 
 def _saved(record: Record, stream: str, first: int, choices: Sequence[Choice], cost: Cost) -> dict[str, Any]:

@@ -5,6 +5,7 @@ const form = document.getElementById("ask");
 const state = document.getElementById("state");
 const list = document.getElementById("rows");
 const section = document.getElementById("answer");
+const button = form.querySelector("button");
 
 function show(step) {
   const known = step.rows.map((row) => row.utility).filter((value) => value !== null);
@@ -41,6 +42,7 @@ function end(answer) {
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
   section.hidden = true;
+  button.disabled = true;
   list.replaceChildren();
   state.textContent = "drawing";
   const headers = { "content-type": "application/json" };
@@ -66,5 +68,7 @@ form.addEventListener("submit", async (event) => {
     }
   } catch (error) {
     state.textContent = `failed: ${error.message}`;
+  } finally {
+    button.disabled = false;
   }
 });
