@@ -21,6 +21,7 @@ ERRORS = [
     RecordError("record 1", f"give {Parameter('on_error', 'skip')}"),
     SettingError("alpha", 2.0, "must be between 0 and 1"),
     SettingError("rank", ..., "no such option", group="method"),
+    SettingError("method", lambda: None, "give a name"),
     MbraceWarning("careful"),
     RequestError("http://x: no", refused=True, status=400),
     StatusError("http://x: no", 401),

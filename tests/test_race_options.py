@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -111,7 +112,11 @@ def test_a_listed_order_is_no_sample_and_is_shuffled() -> None:
         ({"utility": 3}, "give a utility"),
         ({"logprobs": b"ab"}, "logprobs: expected a list of numbers, got bytes"),
         ({"logprobs": {0.0, 1.0}}, "logprobs: expected a list of numbers, got set"),
+        ({"logprobs": np.array([True, False])}, r"logprobs\[0\]: expected a finite number, got True"),
         ({"id": object()}, "id: expected a string or a whole number, got object"),
+        ({"id": True}, "id: expected a string or a whole number, got true/false"),
+        ({"source": 5}, "source: expected a string, got a number"),
+        ({"source": b"s"}, "source: expected a string, got bytes"),
         ({"prune": lambda s: [1, 2, 3, 4]}, "pruning function returned"),
         ({"pseudo_references": lambda count: None}, "expected a list of strings, got None"),
         ({"pseudo_references": lambda count: ["a"] * (count + 1)}, "asked for 16 more, got 17"),
@@ -146,14 +151,23 @@ def test_a_number_out_of_range_is_named(make: Callable[[], object], message: str
         make()
 
 
-def test_what_is_no_record_is_named() -> None:
-    expected = "^records: expected objects of mbrace.Record or lists of strings, got "
-    with pytest.raises(
-        mbrace.UserError, match=rf"{expected}an object; mbrace.Record\(\*\*fields\) makes one of a dict$"
-    ):
-        list(mbrace.decode_corpus([{"hypotheses": ["a"]}]))  # type: ignore[list-item]
-    with pytest.raises(mbrace.UserError, match=rf"{expected}a string$"):
-        list(mbrace.decode_corpus({"hypotheses": ["a"]}))  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([{"hypotheses": ["a"]}], r"got an object; mbrace.Record\(\*\*fields\) makes one of a dict"),
+        ({"hypotheses": ["a"]}, r"got an object; mbrace.Record\(\*\*fields\) makes one of a dict"),
+        (["a", "b"], "got a string"),
+        ("ab", "got a string"),
+        (b"ab", "got bytes"),
+        (None, "got null"),
+        (mbrace.Record(["a"]), "got Record"),
+        ([("a", "b")], "got tuple"),
+    ],
+)
+def test_what_is_no_record_is_named(records: Any, message: str) -> None:
+    expected = f"records: expected objects of mbrace.Record or lists of strings, {message}$"
+    with pytest.raises(mbrace.UserError, match=expected):
+        list(mbrace.decode_corpus(records))
 
 
 def test_log_probabilities_are_taken_by_position_whatever_their_labels() -> None:

@@ -17,7 +17,7 @@ from mbrace.metrics.chrf import ChrF
 from mbrace.prune import Bottom, Confidence, Halving
 from mbrace.race import Watch
 from mbrace.race import race as run_race
-from mbrace.records import PseudoReferences, Record, check_record
+from mbrace.records import PseudoReferences, Record, check_record, checked_records
 from mbrace.result import Candidate, Decoded, Phases
 from mbrace.sampler import Listed, Sampler, check_cover, is_all
 from mbrace.setting_fields import settings_from
@@ -94,8 +94,7 @@ def decode_corpus(
     """
     chosen = settings_from(Race, race, settings, decode_corpus)
     races = _Races(utility, chosen, sampler, keep_utilities=keep_utilities, watch=watch, phases=phases)
-    made = (Record(each, id=n) if isinstance(each, list) else each for n, each in enumerate(records))
-    return races.stream(made, chosen.window, on_error)
+    return races.stream(checked_records(records), chosen.window, on_error)
 
 
 class _Races:
@@ -235,7 +234,8 @@ def rerank_corpus(
     def run(group: Sequence[Record]) -> list[Decoded | Exception]:
         return _reranked(group, qe, nbest, phases)
 
-    return stream(records, run, window=window, group_size=window, check=check, on_error=on_error)
+    checked = checked_records(records)
+    return stream(checked, run, window=window, group_size=window, check=check, on_error=on_error)
 
 
 def _source_of(record: Record, qe: QualityUtility) -> str:

@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import fields
-from numbers import Integral, Real
+from numbers import Integral, Number, Real
 from typing import Any, NamedTuple
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -75,10 +75,19 @@ class UserError(ValueError):
         return plain(self.message)
 
 
+class _Shown(str):
+    """The text of an object such as a function, which cannot be pickled with an error."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 class SettingError(UserError):
     """One setting is at fault: `parameter` names it, `value` is what was given (`...`: nothing to show)."""
 
     def __init__(self, parameter: str, value: object, reason: str, *, group: str = "") -> None:
+        if not (value is None or value is ... or isinstance(value, str | Number)):
+            value = _Shown(value)
         super().__init__(parameter, value, reason)
         self.parameter, self.value, self.reason, self.group = parameter, value, reason, group
 

@@ -110,9 +110,14 @@ def check_record(record: Record, *, pool: bool = False, live: bool = False) -> N
 
     With `pool` only what is drawn races, so there must be no hypotheses; a `live` source draws where none are listed.
     """
-    _check_type(record)
-    if not isinstance(record.id, str | Integral):  # random numbers come from it, in this process and in others
+    if not isinstance(record, Record):
+        raise _no_records(record)
+    # random numbers come from the id, in this process and in others
+    if not isinstance(record.id, str | Integral) or isinstance(record.id, bool):
         raise record.error(f"id: expected a string or a whole number, got {kind(record.id)}")
+    for field in ("source", "reference"):
+        if not isinstance(value := getattr(record, field), str | None):
+            raise record.error(f"{field}: expected a string, got {kind(value)}")
     given = record.listed(live=live)
     if not (given is None or isinstance(given, (Sequence, Iterator)) or callable(given)):
         raise record.error(
@@ -129,10 +134,16 @@ def check_record(record: Record, *, pool: bool = False, live: bool = False) -> N
     _check_logprobs_of(record, given, values=record.location is None)
 
 
-def _check_type(record: object) -> None:
-    if not isinstance(record, Record):
-        made = "; mbrace.Record(**fields) makes one of a dict" if isinstance(record, dict) else ""
-        raise UserError(f"records: expected objects of mbrace.Record or lists of strings, got {kind(record)}{made}")
+def checked_records(records: Iterable[Record | list[str]]) -> Iterator[Record]:
+    """The records of a corpus as they are read; a list of strings is one too, whose id is its position."""
+    if not isinstance(records, Iterable) or isinstance(records, str | bytes | Mapping):
+        raise _no_records(records)
+    return (Record(each, id=n) if isinstance(each, list) else each for n, each in enumerate(records))
+
+
+def _no_records(given: object) -> UserError:
+    made = "; mbrace.Record(**fields) makes one of a dict" if isinstance(given, Mapping) else ""
+    return UserError(f"records: expected objects of mbrace.Record or lists of strings, got {kind(given)}{made}")
 
 
 def check_strings(values: Any, field: str, where: object) -> Sequence[str]:
@@ -170,7 +181,7 @@ def check_logprobs(values: Sequence[float], where: object) -> None:
     """Refuse log-probabilities that are not finite numbers."""
     for position, value in enumerate(values):
         try:
-            good = not isinstance(value, bool) and math.isfinite(value)
+            good = not isinstance(value, bool | np.bool_) and math.isfinite(value)
         except (TypeError, OverflowError):
             good = False
         if not good:
