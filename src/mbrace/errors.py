@@ -89,7 +89,8 @@ class SettingError(UserError):
         if not (value is None or value is ... or isinstance(value, str | Number)):
             value = _Shown(value)
         super().__init__(parameter, value, reason)
-        self.parameter, self.value, self.reason, self.group = parameter, value, reason, group
+        self.parameter, self.reason, self.group = parameter, reason, group
+        self.value: object = value
 
     @property
     def message(self) -> str:

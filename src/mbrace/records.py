@@ -113,7 +113,7 @@ def check_record(record: Record, *, pool: bool = False, live: bool = False) -> N
     if not isinstance(record, Record):
         raise _no_records(record)
     # random numbers come from the id, in this process and in others
-    if not isinstance(record.id, str | Integral) or isinstance(record.id, bool):
+    if isinstance(record.id, bool) or not isinstance(record.id, str | Integral):
         raise record.error(f"id: expected a string or a whole number, got {kind(record.id)}")
     for field in ("source", "reference"):
         if not isinstance(value := getattr(record, field), str | None):
