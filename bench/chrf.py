@@ -1,4 +1,4 @@
-"""chrF++ against sacreBLEU and fastChrF: `python bench/chrf.py` writes bench/results/chrf.{md,json,png}.
+"""chrF++ against sacreBLEU and fastChrF: `python bench/chrf.py` writes bench/results/chrf.{md,json}.
 
 Every ratio compares two times from the same run, each the best of several. Our time is from Python strings to a NumPy
 table, with words (chrF++) unless the column says chrF; fastChrF does not count words.
@@ -19,7 +19,6 @@ from pathlib import Path
 os.environ.setdefault("RAYON_NUM_THREADS", "1")  # fastChrF on one thread, like ours
 
 import fastchrf
-import matplotlib as mpl
 import memory as memory_use
 import numpy as np
 from sacrebleu.metrics import CHRF
@@ -187,38 +186,6 @@ def one_length(characters: int, budget: float) -> dict:
     return {"characters": characters, **times}
 
 
-# name, label, colour (Okabe and Ito's, safe for colour-blind readers), marker
-SERIES = (
-    ("sacrebleu", "sacreBLEU chrF++ (extrapolated)", "#555555", "s"),
-    ("pairwise", "fastChrF pairwise chrF", "#d55e00", "^"),
-    ("aggregate", "fastChrF aggregate chrF (approximate)", "#cc79a7", "D"),
-    ("ours", "mbrace chrF++", "#0072b2", "o"),
-)
-
-
-def plot(results: dict, path: Path) -> None:
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.6), layout="constrained")
-    sizes = [row for row in results["sizes"] if row["texts"] == "captions"]
-    for axes, x, rows in (
-        (left, lambda row: row["size"] ** 2, sizes),
-        (right, lambda row: row["characters"], results["lengths"]),
-    ):
-        for name, label, colour, marker in SERIES:
-            own = [row for row in rows if name in row]
-            if own:
-                values = [x(row) for row in own], [row[name] for row in own]
-                axes.loglog(*values, color=colour, marker=marker, label=label)
-        axes.grid(alpha=0.25, which="major")
-        axes.spines[["top", "right"]].set_visible(False)
-    left.set(xlabel="pairs (190 characters each)", ylabel="seconds, one thread", title="against the number of pairs")
-    right.set(xlabel="characters per text (64 x 64 pairs)", ylabel="seconds, one thread", title="against length")
-    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=9)
-    figure.savefig(path, dpi=150)
-
-
 def seconds(value: float) -> str:
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if value >= scale or unit == "µs":
@@ -303,7 +270,7 @@ def report(results: dict) -> str:
         f"| {row['pairwise'] / row['ours']:,.0f} |"
         for row in results["lengths"]
     ]
-    return "\n".join([*lines, "", "![time against pairs and length](chrf.png)", ""])
+    return "\n".join([*lines, ""])
 
 
 def machine() -> str:
@@ -319,14 +286,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=1.5, help="seconds per measurement")
     parser.add_argument("--quick", action="store_true", help="small sizes only, nothing written")
-    parser.add_argument("--plot-only", action="store_true", help="measure nothing: draw chrf.png from chrf.json again")
     parser.add_argument("--memory-of", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.memory_of:
         memory_of(args.memory_of)
-        return
-    if args.plot_only:
-        plot(json.loads((RESULTS / "chrf.json").read_text()), RESULTS / "chrf.png")
         return
     peers = (16, 64, 256) if args.quick else (16, 64, 256, 1024)
     without_peers = () if args.quick else (2048, 4096)
@@ -347,7 +310,6 @@ def main() -> None:
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / "chrf.json").write_text(json.dumps(results, indent=1) + "\n")
         (RESULTS / "chrf.md").write_text(text)
-        plot(results, RESULTS / "chrf.png")
 
 
 if __name__ == "__main__":

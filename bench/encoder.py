@@ -31,7 +31,6 @@ from mbrace.io.candidates import read_records
 from mbrace.neural.encoder import Encoder
 from mbrace.neural.head import Estimator
 from mbrace.neural.tokens import TokenBatch
-from mbrace.result import Phases
 
 try:
     from mbrace.neural.encoder import Readout
@@ -180,15 +179,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--bfloat16", action="store_true", help="only compare precisions on this CPU (bfloat16.md)")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.tiny:
         args.strings, args.trials, args.rounds = 200, 1, 1
-    if args.bfloat16:
-        print(bfloat16())
-        return
     if args.measure:
         print(json.dumps(measure(args)))
         return
@@ -207,26 +202,6 @@ def main() -> None:
     (args.out / "encoder.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     (args.out / "encoder.md").write_text(page(found), encoding="utf-8")
     print(page(found))
-
-
-def bfloat16(sentences: int = 12) -> str:
-    """The learned metric on a CPU in both precisions: seconds, and how many answers of the demo are equal."""
-    records = list(read_records(str(DEMO)))[:sentences]
-    taken, embedding, answers = [], [], []
-    for dtype in ("float32", "bfloat16"):
-        utility, phases = mbrace.Learned(device="cpu", dtype=dtype), Phases()
-        list(mbrace.decode_corpus(records[:1], utility=utility))
-        started = time.perf_counter()
-        decoded = list(mbrace.decode_corpus(records, utility=utility, phases=phases))
-        taken.append(time.perf_counter() - started)
-        embedding.append(phases.encode)
-        answers.append([answer.text for answer in decoded])
-    equal = sum(a == b for a, b in zip(*answers, strict=True))
-    return (
-        f"Learned metric on this CPU (threads: {torch.get_num_threads()}), bfloat16 against float32: "
-        f"{taken[0] / taken[1]:.2f} times\nas fast (embedding alone {embedding[0] / embedding[1]:.2f}), "
-        f"{equal} of {len(records)} answers equal."
-    )
 
 
 def page(found: dict[str, Any]) -> str:

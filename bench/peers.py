@@ -1,6 +1,6 @@
 """Whole jobs side by side: mbrace, mbrs and the paper's procedure on the same candidates in one run.
 
-    python bench/peers.py            # writes bench/results/peers.{md,json,png}
+    python bench/peers.py            # writes bench/results/peers.{md,json}
     python bench/peers.py --chart    # writes docs/pictures/peers.svg and bench/results/commands.{md,json}
 
 creates an environment for mbrs under build/ (it pins other versions). The chart is of whole commands, from
@@ -18,7 +18,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import matplotlib as mpl
 from chrf import machine
 from jobs import JOBS
 from readme import commands_chart
@@ -101,54 +100,8 @@ def report(rows: list[dict], machine_line: str, many: int, few: int) -> str:
         f"{per['paper: sacreBLEU, standard'] / per['mbrace chrF++']:,.0f}x and "
         f"{per['paper: sacreBLEU, gather bootstrap'] / pruning[1]:,.0f}x the paper's procedure (chrF++).",
         "",
-        "![seconds per sentence](peers.png)",
-        "",
     ]
     return "\n".join(lines)
-
-
-# the kinds of jobs: start of their names, label, colour (Okabe and Ito's), marker
-KINDS = (
-    ("mbrace", "mbrace", "#0072b2", "o"),
-    ("mbrs", "mbrs", "#d55e00", "s"),
-    ("paper", "the paper's procedure", "#555555", "D"),
-)
-
-
-def plot(rows: list[dict], path: Path) -> None:
-    """A dot for each job; factors are against our own standard MBR with the same utility."""
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    rows = sorted(rows, key=lambda row: row["seconds"] / row["sentences"])
-    per = {row["job"]: row["seconds"] / row["sentences"] for row in rows}
-    figure, axes = plt.subplots(figsize=(8.6, 3.9), layout="constrained")
-    for start, label, colour, marker in KINDS:
-        own = [row["job"] for row in rows if row["job"].startswith(start)]
-        at = [list(per).index(job) for job in own]
-        axes.plot([per[job] for job in own], at, marker, color=colour, markersize=8, label=label)
-    for number, (job, value) in enumerate(per.items()):
-        standard = standard_of(job)
-        factor = value / per[standard]
-        text = f"{value:.2g} s" if job == standard else f"{value:.2g} s, {factor:,.2g}x {standard}"
-        if factor >= 100:
-            text = f"{value:.2g} s, {factor:,.0f}x {standard}"
-        axes.annotate(text, (value, number), textcoords="offset points", xytext=(9, -3.5), fontsize=8.5)
-    axes.set_yticks(range(len(per)), list(per))
-    axes.set(
-        xscale="log",
-        xlabel="processor seconds per sentence (256 x 256), one thread, log scale",
-        xlim=(min(per.values()) / 2, max(per.values()) * 150),
-        title="Seconds per sentence, and times those of mbrace's own standard MBR with the same utility",
-    )
-    axes.title.set(fontsize=10)
-    axes.invert_yaxis()
-    axes.grid(alpha=0.25, axis="x")
-    axes.grid(alpha=0.25, axis="y", linestyle=":")
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 0.02))
-    figure.savefig(path, dpi=150)
 
 
 def commands(python: str, sentences: int, each: int) -> list[dict]:
@@ -214,9 +167,6 @@ def main() -> None:
     parser.add_argument("--sacrebleu-sentences", type=int, default=3)
     parser.add_argument("--peers-python", help="a Python that has mbrs, instead of build/venv-mbrs")
     parser.add_argument(
-        "--plot-only", action="store_true", help="measure nothing: draw peers.png from peers.json again"
-    )
-    parser.add_argument(
         "--chart", action="store_true", help="only docs/pictures/peers.svg and bench/results/commands.*"
     )
     parser.add_argument("--tiny", type=Path, metavar="FOLDER", help="with --chart: four sentences, written to FOLDER")
@@ -228,9 +178,6 @@ def main() -> None:
             draw_chart(python, 4, 16, args.tiny, args.tiny / "peers.svg")
         else:
             draw_chart(python, 48, 64, RESULTS, PICTURE)
-        return
-    if args.plot_only:
-        plot(json.loads((RESULTS / "peers.json").read_text())["jobs"], RESULTS / "peers.png")
         return
     python = peers_python(args.peers_python)
     records = newstest_records(4 * args.sentences)[::4]
@@ -255,7 +202,6 @@ def main() -> None:
     print(text)
     (RESULTS / "peers.json").write_text(json.dumps({"machine": line, "jobs": rows}, indent=1) + "\n")
     (RESULTS / "peers.md").write_text(text)
-    plot(rows, RESULTS / "peers.png")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Time and memory of whole runs: 1,000 to 100,000 sentences on one machine, and Ray against the plain command.
 
-    python bench/scale.py            # writes bench/results/scale.md and scale.png, about ten minutes on two cores
+    python bench/scale.py            # writes bench/results/scale.md, about ten minutes on two cores
 
 Sentences are those of the bundled demo data under new ids. Every run is the command itself, in a separate process.
 """
@@ -155,28 +155,6 @@ def ends(source: Path, folder: Path) -> dict[str, float]:
     return rates
 
 
-def plot(rows: list[list[float]], path: Path) -> None:
-    """Time and memory by corpus size."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    sizes, seconds, cpu, peak = zip(*rows, strict=True)
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    left.loglog(sizes, seconds, "s--", color="#8fb8d6", label="elapsed")
-    left.loglog(sizes, cpu, "o-", color="#1b6ca8", label="CPU")
-    left.loglog(sizes, [cpu[-1] * size / sizes[-1] for size in sizes], ":", color="grey", label="linear")
-    left.set(xlabel="sentences", ylabel="seconds", title="Time")
-    left.legend(frameon=False)
-    right.semilogx(sizes, peak, "o-", color="#b8471b")
-    right.set(xlabel="sentences", ylabel="MiB", title="Peak memory", ylim=(0, 1.2 * max(peak)))
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
-
-
 def machine_lines(rows: list[list[float]]) -> list[str]:
     """The table of one machine."""
     lines = [
@@ -236,8 +214,6 @@ def page(found: dict[str, Any]) -> str:
             "",
             *machine_lines(found["one"]),
             "",
-            "![time and peak memory by corpus size](scale.png)",
-            "",
             f"## Ray against the plain command: {sentences:,} sentences, 256 hypotheses x 256 pseudo-references",
             "",
             "The plain time is the mean of a run before and one after. Start-up and shut-down of Ray (about ten",
@@ -276,7 +252,6 @@ def main() -> None:
         if "one" in args.parts:
             found["load"]["one"] = round(os.getloadavg()[0], 1)
             found["one"] = on_one_machine(folder, [int(size) for size in args.sizes.split(",")])
-            plot(found["one"], args.out / "scale.png")
         if "ray" in args.parts:
             found["load"]["ray"] = round(os.getloadavg()[0], 1)
             write_corpus(folder / "large.jsonl", args.ray_sentences, 256, 256)

@@ -1,7 +1,6 @@
 """Scores of the bundled translator: beam search, standard MBR and racing MBR with chrF++ as utility.
 
     python bench/translator.py [--sentences 200] [--beam 64] [--references 256]     # -> bench/results/translator.md
-    python bench/translator.py --one-sentence       # seconds for 12 words on a CPU -> bench/results/translator-cpu.md
 
 Sources and references are the first lines of newstest2018 de-en, from experiments/candidates (or `--tsv FILE`, all of
 it). Hypotheses and pseudo-references are generated once and shared: racing and standard MBR see the same samples.
@@ -11,10 +10,8 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import sacrebleu
@@ -23,8 +20,6 @@ import torch
 import mbrace
 from mbrace.io.candidates import read_records
 from mbrace.jobs.translate import read_sources
-
-SENTENCE = "Der alte Mann liest am Morgen gerne die Zeitung in seinem Garten."
 
 
 def main() -> None:
@@ -36,15 +31,9 @@ def main() -> None:
     parser.add_argument("--beam", type=int, default=64)
     parser.add_argument("--references", type=int, default=256)
     parser.add_argument("--batch", type=int, help="sources per batch (default: 64 on a GPU, 4 on a CPU)")
-    parser.add_argument("--one-sentence", action="store_true", help="only time a sentence of 12 words on the CPU")
     parser.add_argument("--out", type=Path, default=Path("bench/results"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    if args.one_sentence:
-        text = one_sentence(args)
-        (args.out / "translator-cpu.md").write_text(text, encoding="utf-8")
-        print(text)
-        return
     pairs = rows_of(args)
     model = mbrace.Seq2Seq(args.model)
     cuda = model.device.type == "cuda"
@@ -77,33 +66,6 @@ def main() -> None:
     text = report(args, model, references, texts, cost)
     (args.out / "translator.md").write_text(text, encoding="utf-8")
     print(text)
-
-
-def one_sentence(args: argparse.Namespace) -> str:
-    """Wall and CPU seconds of one translation, end to end, best and median of five runs."""
-    model = mbrace.Seq2Seq(args.model, device="cpu")
-    options: dict[str, Any] = {"beam": args.beam, "schedule": [16, 32, 64, 128, 256]}
-    list(model.translate([SENTENCE], **options))
-    lines = [
-        "# One sentence on a CPU",
-        "",
-        f"{len(SENTENCE.split())} words, {args.beam} hypotheses, up to 256 pseudo-references, chrF++, the bundled "
-        f"translator in float32, {torch.get_num_threads()} of {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} "
-        "from other work; `python bench/translator.py --one-sentence`. Best and median of 5.",
-        "",
-        "| decoding | seconds, best | seconds, median | CPU seconds, best | pseudo-references drawn |",
-        "|---|---:|---:|---:|---:|",
-    ]
-    for name, prune in {"racing": mbrace.Confidence(), "standard MBR": None}.items():
-        wall, busy = [], []
-        for _ in range(5):
-            started, worked = time.perf_counter(), time.process_time()
-            answer = next(model.translate([SENTENCE], prune=prune, **options))
-            wall.append(time.perf_counter() - started)
-            busy.append(time.process_time() - worked)
-        drawn = answer.pseudo_references
-        lines.append(f"| {name} | {min(wall):.2f} | {np.median(wall):.2f} | {min(busy):.2f} | {drawn} |")
-    return "\n".join([*lines, ""])
 
 
 def rows_of(args: argparse.Namespace) -> list[tuple[str, str]]:
