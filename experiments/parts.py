@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from mbrace.errors import UserError
 from mbrace.experiments.experiment import settings_for
-from mbrace.experiments.report import record_sentence, save_races, spread_evenly
+from mbrace.experiments.races import record_sentence, save_races, spread_evenly
 from mbrace.experiments.tables import (
     CandidateFile,
     Facts,

@@ -14,7 +14,7 @@ from conftest import overlap
 from experiment_files import SCHEDULE, outcomes_of, write_candidates
 
 import mbrace
-from mbrace.experiments import claims, studies
+from mbrace.experiments import claims, figures, report, studies
 from mbrace.experiments.tables import CandidateFile, Table, tables
 from mbrace.experiments.trials import (
     ALPHAS,
@@ -277,6 +277,43 @@ def test_survivors_have_their_mean_and_quartiles() -> None:
     found.survivors[:] = np.array([1, 11, 21])[:, None]  # hypotheses in the three trials
     row = studies.survivors(found)[0]
     assert (row["mean"], row["q25"], row["median"], row["q75"]) == (11, 1, 11, 21)
+
+
+def test_a_trade_off_ends_where_it_is_cut_and_has_intervals_of_the_difference() -> None:
+    rows = [
+        {"utility": "chrF++", "rule": rule, "value": value, "utility_calls": calls, "accuracy": accuracy}
+        | {"pseudo_references": 200.4, "accuracy_minus_standard_low": low, "accuracy_minus_standard_high": high}
+        for rule, value, calls, accuracy, low, high in (
+            ("beta", 0.0, 65000, 0.75, 0, 0),
+            ("alpha", 0.9, 5000, 0.65, -0.12, -0.08),
+            ("alpha", 0.99, 10000, 0.74, -0.02, 0.005),
+            ("beta", 0.5, 15900, 0.75, -0.01, 0.01),
+            ("beta", 0.4, 16100, 0.75, -0.01, 0.01),
+        )
+    ]
+    chart = figures.tradeoff(rows, "accuracy")
+    assert chart["x"]["high"] == 1.6 * 10000
+    alpha, beta = chart["series"]
+    assert [point["label"] for point in alpha["points"]] == ["0.9", "0.99"]
+    assert [point["label"] for point in beta["points"]] == ["0.5"]  # 0.4 makes more calls than 16,000
+    more = {"label": "0.9", "more": "200 pseudo-references"}
+    assert alpha["points"][0] == {"x": 5000.0, "y": 0.65, "low": 0.63, "high": 0.67, **more}
+    assert chart["lines"] == [{"y": 0.75, "name": "standard MBR, 65,000 calls"}]
+
+
+@pytest.mark.parametrize(
+    ("notes", "shown"),
+    [
+        ("## What it says\n\nA **word**.\n", ("What it says", "<p>A <strong>word</strong>.</p>\n")),
+        ("Only words <b>.\n", ("Notes", "<p>Only words &lt;b&gt;.</p>\n")),
+        ("", None),
+        (" \n", None),
+        ("## A title alone\n", None),
+    ],
+)
+def test_notes_are_shown_under_their_own_title(notes: str, shown: tuple[str, str] | None) -> None:
+    found = report.shown_notes(notes)
+    assert found == (None if shown is None else {"title": shown[0], "text": shown[1]})
 
 
 def test_the_paper_tables_add_up() -> None:

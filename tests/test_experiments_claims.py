@@ -1,26 +1,27 @@
-"""The paper's claims: equivalence against scipy's t-tests, margins by hand, verdicts that say what was tested."""
+"""The paper's claims, Table 1 and the recommended race: against scipy's t-tests, by hand, and in words."""
 
 from __future__ import annotations
 
-import csv
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from experiment_files import outcomes_of
+from experiment_files import change, cut, outcomes_of, write_candidates
 from scipy import stats
 
 import mbrace
-from mbrace.cli import main
+from mbrace.cli.score import print_recommended
 from mbrace.experiments.claims import claims, margins, table_rows
+from mbrace.experiments.report import recommendation_cells
 from mbrace.experiments.significance import equivalence, ratio_interval
+from mbrace.experiments.studies import DEFAULT, recommended, schedule_settings
 from mbrace.experiments.tables import CandidateFile, other_scores, tables
 from mbrace.experiments.trials import (
     RACING,
     REGRET,
     STANDARD,
+    STOPPING,
     TRADEOFF,
     Outcomes,
     Setting,
@@ -64,11 +65,6 @@ def made_up(label: str, scores: list[float], racing: list[float], others: dict[s
     for name, values in (others or {}).items():
         found.other_scores[name] = np.broadcast_to(np.float32(values)[None, :, None], (len(TEST), len(values), 2))
     return found
-
-
-def change(found: Outcomes, setting: Setting, **values: list[float]) -> None:
-    for name, by_sentence in values.items():
-        found.measures[name][found.settings.index(setting)] = np.array(by_sentence)[:, None]
 
 
 def test_a_margin_is_to_its_metric_what_a_fifth_of_a_point_is_to_chrf() -> None:
@@ -136,54 +132,22 @@ def test_the_interval_of_a_ratio_covers_it_about_as_often_as_it_says() -> None:
     assert 0.88 <= covered / 200 <= 0.99
 
 
-@pytest.fixture
-def three_rows(demo_rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        row | {"hypotheses": row["hypotheses"][:9], "pseudo_references": row["pseudo_references"][:20]}
-        for row in demo_rows[:3]
-    ]
-
-
-def test_decisions_are_scored_by_metrics_that_did_not_decode(tmp_path: Path, three_rows: list[dict[str, Any]]) -> None:
-    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in three_rows), encoding="utf-8")
-    file = CandidateFile.from_path(str(tmp_path / "x.jsonl"))
-    metric = mbrace.BLEU()
+def test_decisions_are_scored_by_metrics_that_did_not_decode(tmp_path: Path, demo_rows: list[dict[str, Any]]) -> None:
+    rows, metric = cut(demo_rows[:3], 9, 20), mbrace.BLEU()
+    file = CandidateFile.from_path(str(write_candidates(tmp_path / "x.jsonl", rows)))
     stored = tables(file, file.records(), mbrace.ChrF(), tmp_path / "t", others={"BLEU": metric})
     found = run_trials(stored, name="x", schedule=(4, 8), settings=TEST, scored=TEST, sizes=(), trials=2)
-    answers = list(mbrace.decode_corpus(file.records(), utility=mbrace.ChrF(), prune=None, schedule="all"))
-    for sentence, row in enumerate(three_rows):
-        scores = other_scores(file.records()[sentence], {"BLEU": metric})["BLEU"]
-        kept = found.other_scores["BLEU"][:, sentence]
-        assert np.isin(kept, scores).all()
-        assert kept.shape == (len(TEST), 2)
-        by_hand = metric.pairs([answers[sentence].text], [row["reference"]])
-        assert np.float32(by_hand[0]) in scores
     found.save(tmp_path / "x.npz")
     back = Outcomes.load(tmp_path / "x.npz")
     np.testing.assert_array_equal(back.other_scores["BLEU"], found.other_scores["BLEU"])
-    shown = back.other_scores_of(STANDARD)["score by BLEU"]
-    np.testing.assert_array_equal(shown, found.other_scores["BLEU"][0].astype(np.float64))
-
-
-def test_a_table_names_the_metric_that_decoded_and_those_that_did_not(
-    tmp_path: Path, three_rows: list[dict[str, Any]]
-) -> None:
-    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in three_rows), encoding="utf-8")
-    options = ["-o", str(tmp_path / "out"), "--trials", "2", "--workers", "1"]
-    assert main(["experiment", str(tmp_path / "x.jsonl"), *options, "--no-report"]) == 0
-    assert main(["experiment", str(tmp_path / "x.jsonl"), *options, "--utility", "chrf"]) == 0
-    words = (tmp_path / "out" / "RESULTS.md").read_text(encoding="utf-8")
-    first, second = words[words.index("### x, chrF++") : words.index("## Every row")].split("### x, chrF ")
-    assert "| Score by chrF++ (decoding metric) | **" in first
-    assert "| Score by BLEU (another metric) | **" in first
-    assert "chrF++ (another metric)" not in first
-    assert "| Score by chrF (decoding metric) | **" in second
-    assert "| Score by chrF++ (another metric) | **" in second
-    assert "by chrF (decoding metric)" in words  # a claim, with a margin from the spread of chrF++
-    assert "no margin" not in words
-    assert "| beta=0, R=32 |" not in words  # races use 10 of 20 pseudo-references here
-    with open(tmp_path / "out" / "test_table.csv", encoding="utf-8") as file:
-        assert {row["sentences"] for row in csv.DictReader(file)} == {"3"}
+    for index, setting in enumerate(TEST):
+        choice = found.measures["choice"][index]
+        shown = back.other_scores_of(setting)["score by BLEU"]
+        for sentence, record in enumerate(file.records()):
+            texts = [list(dict.fromkeys(record.hypotheses))[n] for n in choice[sentence]]
+            by_hand = np.float32(metric.pairs(texts, [record.reference or ""] * 2))
+            np.testing.assert_array_equal(shown[sentence], by_hand)
+    assert other_scores(file.records()[0], {"BLEU": metric})["BLEU"].dtype == np.float32
 
 
 def test_the_test_table_holds_differences_against_the_margin() -> None:
@@ -226,3 +190,91 @@ def test_equal_predictions_are_counted_with_and_without_ties_and_beams_have_rows
     assert ("beta=0", "same") not in rows
     assert rows["beam 5", "score"]["difference"] == pytest.approx(0)
     assert rows["alpha=0.99", "score"]["inside_margin"] is False
+
+
+# The recommended race
+
+SCORES = np.array([1.0, 3.0] * 25)  # a standard deviation of 1 between sentences
+HARD = Setting("alpha", 0.8)
+
+
+def outcomes(sentences: int = 50) -> Outcomes:
+    """Every race costs 2,000 calls, standard MBR 10,000; nothing is lost."""
+    found = outcomes_of((*TRADEOFF, *schedule_settings(256), *STOPPING), sentences)
+    found.measures["score"][:] = SCORES[:sentences, None]
+    found.measures["utility_calls"][:] = 2_000
+    change(found, STANDARD, utility_calls=10_000)
+    return found
+
+
+def row_of(found: Outcomes, kind: str = "recommended") -> dict[str, Any]:
+    [row] = [row for row in recommended(found) if row["kind"] == kind]
+    return row
+
+
+@pytest.mark.parametrize(
+    ("changes", "alpha", "regret"),
+    [
+        # near ties: rank is lost, utility is not
+        (
+            {REGRET: {"utility_calls": 1_000, "lost": 0.019, "rr": -0.5}, HARD: {"utility_calls": 100, "lost": 0.021}},
+            0.99,
+            0.04,
+        ),
+        # the margin is 0.01 of a standard deviation of 1
+        (
+            {
+                HARD: {"utility_calls": 100, "score": SCORES - 0.0101},
+                REGRET: {"utility_calls": 1_000, "score": SCORES - 0.0099},
+            },
+            0.99,
+            0.04,
+        ),
+        ({HARD: {"utility_calls": 100, "lost": [0.3, -0.3] * 25}}, 0.9, 0),  # a wide interval is as bad as a loss
+    ],
+)
+def test_the_cheapest_race_that_loses_next_to_nothing_is_recommended(
+    changes: dict[Setting, dict[str, Any]], alpha: float, regret: float
+) -> None:
+    found = outcomes()
+    for setting, values in changes.items():
+        change(found, setting, **values)
+    row = row_of(found)
+    assert (row["alpha"], row["regret"]) == (alpha, regret)
+    assert row["saves"] == (10 if regret else 5)
+    assert recommendation_cells(row)["options"] == f"--alpha {alpha} --schedule 16,32,64,128,256 --regret {regret}"
+
+
+def test_the_command_is_one_line_that_can_be_copied(capsys: pytest.CaptureFixture[str]) -> None:
+    found = outcomes()
+    change(found, REGRET, utility_calls=1_000)
+    found.about |= {"file": "my file.jsonl", "options": "--utility learned --metric-model /models/a-long-name"}
+    print_recommended(recommended(found))
+    command = "mbrace decode 'my file.jsonl' -o decoded.jsonl --utility learned --metric-model /models/a-long-name"
+    race = "--alpha 0.99 --schedule 16,32,64,128,256 --regret 0.04"
+    assert f"  {command} {race}\n" in capsys.readouterr().out
+
+
+def test_nothing_is_recommended_from_fewer_than_thirty_sentences() -> None:
+    kinds = {n: [row["kind"] for row in recommended(outcomes(n))] for n in (2, 29, 30)}
+    assert kinds[2] == kinds[29] == ["standard", "default"]
+    assert kinds[30] == ["standard", "default", "recommended"]
+
+
+def test_standard_mbr_is_recommended_where_every_race_loses() -> None:
+    found = outcomes()
+    found.measures["lost"][:] = 1
+    change(found, STANDARD, lost=0)
+    row = row_of(found)
+    assert (row["alpha"], row["saves"]) == (None, 1)
+    assert recommendation_cells(row)["options"] == "--prune none"
+
+
+def test_the_saving_has_the_interval_of_a_ratio_of_means_over_sentences() -> None:
+    found = outcomes()
+    change(found, DEFAULT, utility_calls=[1_000, 3_000] * 25)
+    row = row_of(found, "default")
+    assert row["saves"] == 5
+    # by the delta method: the mean of 50 draws of 1,000 or 3,000 has a standard deviation of 1,000 / sqrt(50) = 141
+    assert row["saves_low"] == pytest.approx(10_000 / (2_000 + 1.96 * 141), rel=0.03)
+    assert row["saves_high"] == pytest.approx(10_000 / (2_000 - 1.96 * 141), rel=0.03)

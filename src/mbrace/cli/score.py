@@ -315,8 +315,8 @@ def _run_runtimes(args: argparse.Namespace, out: Path) -> None:
 
 def print_recommended(rows: list[dict[str, Any]]) -> None:
     """The default and the recommended race for each file: how many calls they save, and the command."""
+    from mbrace.experiments.report import recommendation_cells
     from mbrace.experiments.studies import LEAST
-    from mbrace.experiments.summary import recommendation_cells
 
     for row in (row for row in rows if row["kind"] != "standard"):
         cells = recommendation_cells(row)

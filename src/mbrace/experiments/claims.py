@@ -112,14 +112,12 @@ def table_rows(outcomes: Outcomes, margins: Mapping[str, float]) -> list[Row]:
     rows = []
     for setting in (each for each in wanted if each in outcomes.settings):
         values = outcomes.measures_of(setting) | outcomes.other_scores_of(setting)
-        names = [
-            name for name in ("score", *(n for n in values if n.startswith(SCORE_BY)), *TABLE[1:]) if name in values
-        ]
         if setting != STANDARD:
-            same = {"tied": values["lost"] == standard["lost"]}
-            same |= {"same": values["choice"] == standard["choice"]} if "choice" in values else {}
-            values |= {name: each.astype(np.float64) for name, each in same.items()}
-            names += same
+            values["tied"] = (values["lost"] == standard["lost"]).astype(np.float64)
+            if "choice" in values:
+                values["same"] = (values["choice"] == standard["choice"]).astype(np.float64)
+        others = [name for name in values if name.startswith(SCORE_BY)]
+        names = [name for name in ("score", *others, *TABLE[1:], "tied", "same") if name in values]
         rows += [_table_row(outcomes, setting.label, name, values[name], standard, margins) for name in names]
     for name, scores in outcomes.baselines.items():
         for measure, found in scores.items():
@@ -135,8 +133,8 @@ def _table_row(
     standard: Mapping[str, NDArray[np.float64]],
     margins: Mapping[str, float],
 ) -> Row:
-    row = identity(outcomes) | {"setting": system, "measure": measure, "value": float(found.mean())}
-    row["sentences"] = len(found)
+    row = identity(outcomes) | {"setting": system, "measure": measure}
+    row |= {"value": float(found.mean()), "sentences": len(found)}
     scored, rate = measure.startswith("score"), measure in (*RATES, "same", "tied")
     least, most = -math.inf if scored else 0.0, 1.0 if rate else math.inf
     row["trials_low"], row["trials_high"] = trial_interval(found, least=least, most=most)
@@ -149,7 +147,7 @@ def _table_row(
         row |= {"difference": test.difference, "difference_low": test.low, "difference_high": test.high}
         row["p_randomisation"] = test.p_randomisation
         margin = margins.get(measure)
-        same = equivalence(found.mean(axis=1), standard[measure].mean(axis=1), math.nan if margin is None else margin)
+        same = equivalence(found, standard[measure], math.nan if margin is None else margin)
         row |= {"low_90": same.low, "high_90": same.high, "margin": margin}
         row["inside_margin"] = None if margin is None else same.inside
     return row
@@ -196,8 +194,7 @@ def claims(valid: Outcomes, test: Outcomes, margin_of: Mapping[str, float]) -> l
     """One row per claim: what was found, `holds` (True, False, or None: neither shown), the verdict in words, and the
     p-value of the test behind it, if there is one."""
     rows = [_fewer_calls(test), _same_accuracy(test), *_same_scores(test, RACING, "at alpha = 0.99", margin_of)]
-    preset = fast(test.about["kind"])
-    named = {REGRET: "with --regret 0.04"} | {preset: "with --preset fast"}
+    named = {REGRET: "with --regret 0.04"} | {fast(test.about["kind"]): "with --preset fast"}
     for setting, words in named.items():
         if setting in test.settings:
             rows += [*_same_scores(test, setting, words, margin_of), _little_lost(test, setting, words)]
@@ -206,81 +203,77 @@ def claims(valid: Outcomes, test: Outcomes, margin_of: Mapping[str, float]) -> l
 
 def correct(rows: Sequence[Row]) -> None:
     """Add `p_holm` to all claims that were tested: p-values corrected for the number of them (Holm 1979)."""
-    tested = [row for row in rows if row.get("p") is not None]
+    tested = [row for row in rows if row["p"] is not None]
     for row, corrected in zip(tested, holm([row["p"] for row in tested]), strict=True):
         row["p_holm"] = corrected
 
 
-def _same_accuracy(test: Outcomes) -> Row:
-    """The paper's abstract: "statistically indistinguishable in terms of accuracy"."""
-    standard, racing = (test.measures_of(setting)["accuracy"] for setting in (STANDARD, RACING))
-    found = _paired(racing, standard)
-    row: Row = {"claim": "accuracy indistinguishable from standard MBR's at alpha = 0.99", "p": found.p_randomisation}
-    row["found"] = f"{found.difference:+.3f} (95% interval {found.low:+.3f} to {found.high:+.3f})"
-    told = found.p_randomisation < LEVEL
-    return row | _verdict(not told, f"{'a' if told else 'no'} significant difference (paired randomisation)")
-
-
-def _same_scores(test: Outcomes, setting: Setting, words: str, margin_of: Mapping[str, float]) -> list[Row]:
-    standard, ours = _scores(test, STANDARD), _scores(test, setting)
-    return [
-        _same_score(metric_of(test, measure), measure, words, ours[measure], standard[measure], margin_of.get(measure))
-        for measure in ours
-    ]
-
-
-def _same_score(
-    metric: str,
-    measure: str,
-    words: str,
-    ours: NDArray[np.float64],
-    standard: NDArray[np.float64],
-    margin: float | None,
-) -> Row:
-    role = "decoding metric" if measure == "score" else "another metric"
-    row: Row = {"claim": f"the same score as standard MBR {words}, by {metric} ({role})"}
-    if margin is None:
-        remedy = "run chrF++ on the same validation sentences"
-        return row | {"found": "no margin", "holds": None, "verdict": f"not tested: no margin; {remedy}"}
-    test = equivalence(ours, standard, margin)
-    share = f"{abs(test.difference) / margin:.0%} of the margin"
-    row["found"] = f"{test.difference:+.3f} (90% interval {test.low:+.3f} to {test.high:+.3f}), {share}"
-    row["p"] = test.p
-    holds = True if test.inside else False if test.outside else None
-    where = {True: "inside", False: "outside", None: "not inside"}[holds]
-    return row | _verdict(holds, f"90% interval {where} ±{margin:.3g} {metric}")
-
-
-def _verdict(holds: bool | None, reason: str) -> Row:
+def _claim(claim: str, found: str, holds: bool | None, reason: str, p: float | None = None) -> Row:
     word = {True: "shown", False: "not so here", None: "not shown"}[holds]
-    return {"holds": holds, "verdict": f"{word}: {reason}"}
+    return {"claim": claim, "found": found, "p": p, "holds": holds, "verdict": f"{word}: {reason}"}
 
 
-def _little_lost(test: Outcomes, setting: Setting, words: str) -> Row:
-    lost = (test.measures_of(setting)["lost"] - test.measures_of(STANDARD)["lost"]).mean(axis=1)
-    low, high = sentence_interval(lost)
-    row: Row = {"claim": f"little expected utility lost {words}", "p": p_above_zero(LOST_MARGIN - lost)}
-    interval = f"(95% interval {low:+.4f} to {high:+.4f})"
-    row["found"] = f"{lost.mean():+.4f} standard deviations between a sentence's hypotheses {interval}"
-    holds = True if high < LOST_MARGIN else False if low > LOST_MARGIN else None
-    where = {True: "below", False: "above", None: "includes"}[holds]
-    return row | _verdict(holds, f"95% interval {where} {LOST_MARGIN}")
+def _side(low: float, high: float, bound: float) -> str:
+    """Where the 95% interval lies: "above" or "below" the bound, or it "includes" it."""
+    return "above" if low >= bound else "below" if high < bound else "includes"
 
 
 def _fewer_calls(test: Outcomes) -> Row:
     standard, racing = (test.measures_of(s)["utility_calls"].mean(axis=1) for s in (STANDARD, RACING))
-    saving = float(standard.mean() / racing.mean())
     low, high = ratio_interval(standard, racing)
     kind = "chrF++" if paper_metric(test.about["label"]) == "chrF++" else "neural"
     wanted = LEAST_SAVING[kind]
     theirs = [paper_table_1(test.about["name"], kind, setting.label, "utility_calls") for setting in (STANDARD, RACING)]
     compared = f"; the paper's own table: {theirs[0] / theirs[1]:.1f}x" if theirs[0] and theirs[1] else ""
-    row: Row = {"claim": f"at least {wanted:g}x fewer utility calls at alpha = 0.99"}
-    row["found"] = f"{saving:.2f}x fewer (95% interval {low:.2f} to {high:.2f}{compared})"
-    row["p"] = p_above_zero(standard - wanted * racing)
-    holds = True if low >= wanted else False if high < wanted else None
-    where = {True: "above", False: "below", None: "includes"}[holds]
-    return row | _verdict(holds, f"95% interval {where} {wanted:g}")
+    found = f"{standard.mean() / racing.mean():.2f}x fewer (95% interval {low:.2f} to {high:.2f}{compared})"
+    where = _side(low, high, wanted)
+    holds = {"above": True, "below": False, "includes": None}[where]
+    p = p_above_zero(standard - wanted * racing)
+    return _claim(
+        f"at least {wanted:g}x fewer utility calls at alpha = 0.99", found, holds, f"95% interval {where} {wanted:g}", p
+    )
+
+
+def _same_accuracy(test: Outcomes) -> Row:
+    """The paper's abstract: "statistically indistinguishable in terms of accuracy"."""
+    standard, racing = (test.measures_of(setting)["accuracy"] for setting in (STANDARD, RACING))
+    test_of = _paired(racing, standard)
+    found = f"{test_of.difference:+.3f} (95% interval {test_of.low:+.3f} to {test_of.high:+.3f})"
+    differs = test_of.p_randomisation < LEVEL
+    reason = f"{'a' if differs else 'no'} significant difference (paired randomisation)"
+    claim = "accuracy indistinguishable from standard MBR's at alpha = 0.99"
+    return _claim(claim, found, not differs, reason, test_of.p_randomisation)
+
+
+def _same_scores(test: Outcomes, setting: Setting, words: str, margin_of: Mapping[str, float]) -> list[Row]:
+    standard, ours = _scores(test, STANDARD), _scores(test, setting)
+    rows = []
+    for measure, scores in ours.items():
+        metric, margin = metric_of(test, measure), margin_of.get(measure)
+        role = "decoding metric" if measure == "score" else "another metric"
+        claim = f"the same score as standard MBR {words}, by {metric} ({role})"
+        if margin is None:
+            verdict = "not tested: no margin; run chrF++ on the same validation sentences"
+            rows.append({"claim": claim, "found": "no margin", "p": None, "holds": None, "verdict": verdict})
+            continue
+        same = equivalence(scores, standard[measure], margin)
+        share = f"{abs(same.difference) / margin:.0%} of the margin"
+        found = f"{same.difference:+.3f} (90% interval {same.low:+.3f} to {same.high:+.3f}), {share}"
+        holds = True if same.inside else False if same.outside else None
+        where = {True: "inside", False: "outside", None: "not inside"}[holds]
+        rows.append(_claim(claim, found, holds, f"90% interval {where} ±{margin:.3g} {metric}", same.p))
+    return rows
+
+
+def _little_lost(test: Outcomes, setting: Setting, words: str) -> Row:
+    lost = (test.measures_of(setting)["lost"] - test.measures_of(STANDARD)["lost"]).mean(axis=1)
+    low, high = sentence_interval(lost)
+    interval = f"(95% interval {low:+.4f} to {high:+.4f})"
+    found = f"{lost.mean():+.4f} standard deviations between a sentence's hypotheses {interval}"
+    where = _side(low, high, LOST_MARGIN)
+    holds = {"below": True, "above": False, "includes": None}[where]
+    p = p_above_zero(LOST_MARGIN - lost)
+    return _claim(f"little expected utility lost {words}", found, holds, f"95% interval {where} {LOST_MARGIN}", p)
 
 
 def _alpha_beats_beta(valid: Outcomes) -> Row:
@@ -288,7 +281,6 @@ def _alpha_beats_beta(valid: Outcomes) -> Row:
     clear = [row["difference"] for row in comparisons if row["low"] > 0 or row["high"] < 0]
     better, worse = sum(difference > 0 for difference in clear), sum(difference < 0 for difference in clear)
     gap = float(np.mean([row["difference"] for row in comparisons if row["measure"] == "accuracy"] or [np.nan]))
-    row: Row = {"claim": "alpha beats beta at equal utility calls"}
-    row["found"] = f"mean difference in accuracy {gap:+.3f}"
     counts = f"better in {better}, worse in {worse} of {len(comparisons)} comparisons by 95% intervals"
-    return row | _verdict(None if better == worse else better > worse, counts)
+    holds = None if better == worse else better > worse
+    return _claim("alpha beats beta at equal utility calls", f"mean difference in accuracy {gap:+.3f}", holds, counts)

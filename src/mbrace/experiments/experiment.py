@@ -12,14 +12,15 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from mbrace.errors import UserError, require, spreadsheet_cell, warn
-from mbrace.experiments import studies
+from mbrace.experiments import figures, studies
 from mbrace.experiments.claims import claims, correct, margins, table_rows
-from mbrace.experiments.report import load_races, record_races, save_races
+from mbrace.experiments.races import load_races, record_sentence, save_races, spread_evenly
 from mbrace.experiments.report import write as write_report
 from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import (
@@ -60,7 +61,7 @@ def run(
     workers: int = 1,
     limit: int | None = None,
     report: bool = True,
-    progress: Progress,
+    progress: Progress = lambda title, total: nullcontext(lambda count: None),
 ) -> list[Row]:
     """Run everything for one utility and add it to the results in `out`. Finished files are not computed again.
 
@@ -75,26 +76,22 @@ def run(
     names = [(file.name, file.split) for file in files]
     for file in files:
         if names.count((file.name, file.split)) > 1:
-            raise UserError(
-                f"{file.path}: two files are {file.name} ({file.split}); name them NAME.valid and NAME.test"
-            )
+            both = f"{file.name} ({file.split})"
+            raise UserError(f"{file.path}: two files are {both}; name them NAME.valid and NAME.test")
         file.check_races(limit)
     make_folder(out)
     targets = [out / "data" / f"{file.name}.{file.split}.{slug(label)}.npz" for file in files]
-    known = {target: Outcomes.load(target) for target in targets if target.exists()}
-    for target, outcomes in known.items():
+    earlier = {target: Outcomes.load(target) for target in targets if target.exists()}
+    for target, outcomes in earlier.items():
         _refuse_other_utility(target, outcomes, utility.name)
     for file, target in zip(files, targets, strict=True):
-        only_file = sum(other.name == file.name for other in files) == 1
-        for_figures = only_file or file.split != "test"
+        for_figures = file.split != "test" or sum(other.name == file.name for other in files) == 1
         records = file.records(limit)
         schedule = schedule_for(utility.schedule, records)
-        scored = table_settings(schedule, kind)
         settings = settings_for(schedule, kind, for_figures=for_figures)
         metrics = {name: metric for name, metric in OTHER_METRICS.items() if metric.name != utility.name}
-        shortened = [] if schedule == tuple(utility.schedule) else [schedule]
-        key = _key(file.digest, utility.name, settings, trials, seed, limit, list(metrics), *shortened)
-        if target in known and known[target].about.get("key") == key:
+        key = _key(file.digest, utility.name, schedule, settings, trials, seed, limit, list(metrics))
+        if target in earlier and earlier[target].about["key"] == key:
             continue
         started = time.perf_counter()
         if any(record.reference is None for record in records):
@@ -102,36 +99,32 @@ def run(
         with progress(f"tables of {file.name} {file.split}", len(records)) as advance:
             stored = tables(file, records, utility, out / "tables", others=metrics, advance=advance)
         built = time.perf_counter()
-        options: dict[str, Any] = {"schedule": schedule, "trials": trials, "seed": seed}
         with progress(f"races of {file.name} {file.split}", len(stored)) as advance:
             outcomes = run_trials(
                 stored,
                 name=utility.name,
+                schedule=schedule,
                 settings=settings,
-                scored=scored,
+                scored=table_settings(schedule, kind),
                 sizes=SIZES if for_figures else (),
+                trials=trials,
+                seed=seed,
                 workers=workers,
                 advance=advance,
-                **options,
             )
-        finished = time.perf_counter()
+        seconds = {"tables": round(built - started, 2), "races": round(time.perf_counter() - built, 2)}
+        words = {"utility": utility.name, "label": label, "options": utility_options}
         sentences = [facts(table) for table in stored]
-        outcomes.about = about_outcomes(
-            file, sentences, utility=utility.name, label=label, options=utility_options, **options
-        ) | {
-            "key": key,
-            "kind": kind,
-            "seconds": {"tables": round(built - started, 2), "races": round(finished - built, 2)},
-            "workers": workers,
-        }
+        outcomes.about = about_outcomes(file, sentences, **words, schedule=schedule, trials=trials, seed=seed)
+        outcomes.about |= {"key": key, "kind": kind, "seconds": seconds, "workers": workers}
         if note := exhausted_note(outcomes.about, 5):
             warn(f"{file.path}: {note}")
         if for_figures:
-            recorded = record_races(stored, records, utility.name, schedule, seed=seed)
-            save_races(target, outcomes.about, recorded)
+            chosen = spread_evenly(len(stored))
+            races = [record_sentence(stored[n], records[n], utility.name, schedule, seed) for n in chosen]
+            save_races(target, outcomes.about, races)
         outcomes.save(target)
-        known[target] = outcomes
-    return write(out, known=known) if report else rows_of([known[target] for target in targets])["recommended"]
+    return write(out) if report else rows_of([Outcomes.load(target) for target in targets])["recommended"]
 
 
 def schedule_for(schedule: Sequence[int], records: Sequence[Record]) -> tuple[int, ...]:
@@ -170,10 +163,9 @@ def _key(*inputs: object) -> str:
     return hashlib.blake2b(repr(inputs).encode(), digest_size=8).hexdigest()
 
 
-def gather(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes] | None = None) -> list[Outcomes]:
-    """The outcomes under `out`, after copying the data of other results into it. Files in `known` are not read."""
-    known = known or {}
-    found = {path.name: known.get(path) or Outcomes.load(path) for path in (out / "data").glob("*.npz")}
+def gather(out: Path, others: Sequence[Path] = ()) -> list[Outcomes]:
+    """The outcomes under `out`, after copying the data of other results into it."""
+    found = {path.name: Outcomes.load(path) for path in (out / "data").glob("*.npz")}
     for other in others:
         if other.resolve() == out.resolve():
             continue
@@ -224,16 +216,14 @@ def _valid(group: Sequence[Outcomes]) -> Outcomes:
     return next((outcomes for outcomes in group if outcomes.about["split"] != "test"), group[0])
 
 
-def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes] | None = None) -> list[Row]:
+def write(out: Path, others: Sequence[Path] = ()) -> list[Row]:
     """Write CSV, figures, RESULTS.md and report.html from the data under `out` (and `others`); see `gather`.
 
     Returns the rows of recommended races.
     """
     require_report()
-    from mbrace.experiments import figures
-
     make_folder(out)
-    found = gather(out, others, known)
+    found = gather(out, others)
     timings = [row for path in sorted((out / "data").glob("*.runtimes.json")) for row in json.loads(path.read_text())]
     rows = rows_of(found, timings)
     for name, lines in rows.items():

@@ -15,27 +15,39 @@ from typing import Any, TypeAlias
 
 from mbrace.errors import require
 from mbrace.experiments.studies import Row, grouped
-from mbrace.experiments.summary import ACCURACY, SPLITS, short_description
 from mbrace.experiments.tables import slug
 
 Chart: TypeAlias = dict[str, Any]
-MEASURES = {"accuracy": ACCURACY, "rr": "reciprocal rank", "score": "score by the decoding metric"}
+MEASURES = {"accuracy": "exact accuracy", "rr": "reciprocal rank", "score": "score by the decoding metric"}
+SPLITS = {"valid": "validation", "test": "test", "all": "the only file"}
+TITLES = {"false_pruning": "False pruning", "survivors": "Survivors", "tradeoff": "Speed against accuracy"}
 CALLS = "utility calls per sentence (log scale)"
 # The paper cuts its x axes for better visual comparison; ours end at this multiple of the most careful race's calls.
 CUT = 1.6
 
 
+def describe(utility: str) -> str:
+    """The name of a utility, with an explanation where the name alone says little."""
+    return f"{utility} (a small neural metric)" if utility.split(" ")[0] == "learned" else utility
+
+
 def charts(rows: Mapping[str, Sequence[Row]]) -> dict[str, Chart]:
     """Every chart of the page, by name and what is chosen: `tradeoff|de-en|chrF++|accuracy`."""
     found: dict[str, Chart] = {}
-    for (pair, utility), own in grouped(rows["false_pruning"], "pair", "utility").items():
-        found[f"false_pruning|{pair}|{utility}"] = false_pruning(own)
-    for (pair, utility), own in grouped(rows["tradeoff"], "pair", "utility").items():
-        for measure in measures_in(own):
-            found[f"tradeoff|{pair}|{utility}|{measure}"] = tradeoff(own, measure)
-    for (pair, utility), own in grouped(rows["survivors"], "pair", "utility").items():
-        found[f"survivors|{pair}|{utility}"] = survivors(own)
+    for study in TITLES:
+        for (pair, utility), own in grouped(rows[study], "pair", "utility").items():
+            if study == "tradeoff":
+                found |= {f"{study}|{pair}|{utility}|{name}": chart_of(study, own, name) for name in measures_in(own)}
+            else:
+                found[f"{study}|{pair}|{utility}"] = chart_of(study, own)
     return found
+
+
+def chart_of(study: str, rows: Sequence[Row], measure: str = "") -> Chart:
+    """The chart of a study for one pair and utility; `measure`: of a trade-off."""
+    if study == "tradeoff":
+        return tradeoff(rows, measure)
+    return {"false_pruning": false_pruning, "survivors": survivors}[study](rows)
 
 
 def measures_in(rows: Sequence[Row]) -> list[str]:
@@ -147,24 +159,13 @@ SERIES = {
     "alpha99": ("#0b2a55", "v"),
 }
 STYLE: dict[str, Any] = {
-    "font.family": "DejaVu Sans",
     "font.size": 9.5,
-    "axes.titlesize": 10.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "axes.edgecolor": "#999999",
-    "axes.labelcolor": "#333333",
     "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.7,
-    "xtick.color": "#555555",
-    "ytick.color": "#555555",
     "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "lines.linewidth": 1.8,
     "svg.hashsalt": "mbrace",
     "svg.fonttype": "none",
     "text.parse_math": False,  # names of files may have dollar signs
@@ -174,47 +175,38 @@ STYLE: dict[str, Any] = {
 
 def draw(rows: Mapping[str, Sequence[Row]], folder: Path) -> list[str]:
     """Draw every figure that there are rows for, per utility, as SVG; returns the names of the files."""
-    matplotlib = require("matplotlib", extra="experiments")
-    matplotlib.use("Agg")
+    require("matplotlib", extra="experiments").use("Agg")
     plt = require("matplotlib.pyplot", extra="experiments")
     folder.mkdir(parents=True, exist_ok=True)
-    titles = {"false_pruning": "False pruning", "survivors": "Survivors", "tradeoff": "Speed against accuracy"}
     written = []
     with plt.rc_context(STYLE):
-        for study, title in titles.items():
+        for study, title in TITLES.items():
             for (utility,), own in grouped(rows[study], "utility").items():
-                figure = _figure(plt, title, own, _panels(study, own))
+                figure = _figure(plt, study, f"{title}, {describe(utility)}", own)
                 written.append(f"{study}.{slug(utility)}.svg")
                 figure.savefig(folder / written[-1], metadata={"Date": None})
                 plt.close(figure)
     return written
 
 
-def _panels(study: str, rows: Sequence[Row]) -> list[list[Chart]]:
-    """A line of charts, one per pair; of a trade-off a line for each measure."""
-    pairs = grouped(rows, "pair").values()
-    if study == "tradeoff":
-        return [[tradeoff(own, measure) for own in pairs] for measure in measures_in(rows)]
-    chart_of = {"false_pruning": false_pruning, "survivors": survivors}[study]
-    return [[chart_of(own) for own in pairs]]
-
-
-def _figure(plt: Any, title: str, rows: Sequence[Row], lines: Sequence[Sequence[Chart]]) -> Any:
-    """Charts in a grid with a column for each pair, under a title that names the utility and the set."""
-    pairs = list(dict.fromkeys(row["pair"] for row in rows))
-    size = max(5.4, 3.5 * len(pairs) + 0.6), 2.5 * len(lines) + 0.9
-    figure, axes = plt.subplots(len(lines), len(pairs), figsize=size, squeeze=False)
-    for line, of_line in zip(lines, axes, strict=True):
-        for column, (chart, axis) in enumerate(zip(line, of_line, strict=True)):
+def _figure(plt: Any, study: str, title: str, rows: Sequence[Row]) -> Any:
+    """Charts in a grid with a column for each pair; of a trade-off, a line for each measure."""
+    pairs = grouped(rows, "pair")
+    measures = measures_in(rows) if study == "tradeoff" else [""]
+    size = max(5.4, 3.5 * len(pairs) + 0.6), 2.5 * len(measures) + 0.9
+    figure, axes = plt.subplots(len(measures), len(pairs), figsize=size, squeeze=False)
+    for line, measure in enumerate(measures):
+        for column, ((pair,), own) in enumerate(pairs.items()):
+            axis, chart = axes[line, column], chart_of(study, own, measure)
             _panel(axis, chart)
             axis.set_ylabel(chart["y"]["title"] if column == 0 else "")
-    for pair, axis in zip(pairs, axes[0], strict=True):
-        axis.set_title(pair)
-    for chart, axis in zip(lines[-1], axes[-1], strict=True):
-        axis.set_xlabel(chart["x"]["title"])
-    axes[-1][-1].legend()
-    sets = {"all": "all sentences"} | {name: f"{words} set" for name, words in SPLITS.items() if name != "all"}
-    text = f"{title}, {short_description(rows[0]['utility'])}, {sets[rows[0]['split']]}"
+            if line == 0:
+                axis.set_title(pair)
+            if line == len(measures) - 1:
+                axis.set_xlabel(chart["x"]["title"])
+    axes[-1, -1].legend()
+    split = rows[0]["split"]
+    text = f"{title}, {'all sentences' if split == 'all' else f'{SPLITS[split]} set'}"
     figure.suptitle(text, x=0.01, ha="left", fontsize=min(11.0, 130 * size[0] / len(text)))
     return figure
 
@@ -235,29 +227,24 @@ def _panel(axis: Any, chart: Chart) -> None:
             axis.vlines(x, low, high, color=colour, linewidth=1.1, alpha=0.6)
         axis.plot(x, y, color=colour, marker=marker, markersize=4, linewidth=1.3, label=series["name"], zorder=3)
         above = series["style"] != "beta"  # where two series meet, each keeps to its side
+        place = {"xytext": (0, 5 if above else -5), "va": "bottom" if above else "top", "ha": "center"}
         for point in (point for point in points if "label" in point):
-            place: dict[str, Any] = {"xytext": (0, 5 if above else -5), "va": "bottom" if above else "top"}
             at = point["x"], point["y"]
-            axis.annotate(
-                point["label"], at, textcoords="offset points", ha="center", fontsize=7, color=colour, **place
-            )
+            axis.annotate(point["label"], at, textcoords="offset points", fontsize=7, color=colour, **place)
     for name in ("x", "y"):
         _scale(axis, name, chart[name])
 
 
 def _scale(axis: Any, name: str, wanted: Mapping[str, Any]) -> None:
     """Scale, limits and ticks of one direction; numbers of a log axis are plain, thousands as 2k."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter
 
     if wanted.get("log"):
-        getattr(axis, f"set_{name}scale")("log")
+        axis.set(**{f"{name}scale": "log"})
         ticks = getattr(axis, f"{name}axis")
         ticks.set_major_locator(
             FixedLocator(wanted["ticks"]) if "ticks" in wanted else LogLocator(subs=(1, 2, 3, 5, 7))
         )
-        ticks.set_major_formatter(
-            FuncFormatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
-        )
+        ticks.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
         ticks.set_minor_formatter(NullFormatter())
-    limits = {"low": {"x": "left", "y": "bottom"}, "high": {"x": "right", "y": "top"}}
-    getattr(axis, f"set_{name}lim")(**{side[name]: wanted[end] for end, side in limits.items() if end in wanted})
+    axis.set(**{f"{name}lim": (wanted.get("low"), wanted.get("high"))})

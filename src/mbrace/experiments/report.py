@@ -1,7 +1,7 @@
 """report.html, one page with recommendations, recorded races and charts that needs no network; and RESULTS.md.
 
-Charts are data (`figures.py`) that `page/charts.js` draws; recorded races are packed, and unpacked by the browser.
-`page/viewer.js` steps through races, `page/report.js` follows the page's controls and its address.
+Both show the same tables (`Shown`). Charts are data (`figures.py`) that `page/charts.js` draws; `page/viewer.js` steps
+through recorded races, `page/report.js` follows the page's controls and its address. RESULTS.md is page/results.md.
 """
 
 from __future__ import annotations
@@ -11,42 +11,33 @@ import gzip
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from mbrace.api import decode_corpus
-from mbrace.errors import require
-from mbrace.experiments.figures import MEASURES, charts
+from mbrace.errors import counted, require
+from mbrace.experiments.claims import TABLE_2
+from mbrace.experiments.figures import MEASURES, SPLITS, charts, describe
 from mbrace.experiments.studies import CHANGES, LEAST, RULE, Row, grouped
-from mbrace.experiments.summary import (
-    SETTINGS,
-    SPLITS,
-    describe_utility,
-    exhausted_notes,
-    format_interval,
-    format_paper_value,
-    format_value,
-    measure_name,
-    recommendation_cells,
-    run_time_tables,
-    summary,
-    with_interval,
-)
-from mbrace.experiments.tables import Table
-from mbrace.experiments.trials import measure as measures_of
-from mbrace.experiments.trials import sample
-from mbrace.io.atomic import replace_file
-from mbrace.prune import Confidence
-from mbrace.records import Record, key
-from mbrace.result import RaceRecorder, RecordedStep
-from mbrace.settings import Race
-from mbrace.utilities.replay import Replay
+from mbrace.experiments.tables import exhausted_note, slug
+from mbrace.experiments.trials import SCORE_BY
 
-RACES_SIZE = 1_000_000  # the most characters of packed races; the rest of a page is about 250,000
+NAMES = {
+    "score": "Score",
+    "accuracy": "Accuracy",
+    "rr": "RR",
+    "strict_accuracy": "Accuracy, ties wrong",
+    "strict_rr": "RR, ties in order",
+    "same": "Same prediction",
+    "tied": "Same or tied",
+    "pseudo_references": "# pseudo-refs",
+    "utility_calls": "# utility calls",
+    "pairs_scored": "# pairs scored",
+}
+SETTINGS = {"beta=0": "β = 0", "alpha=0.99": "α = 0.99", "alpha=0.9": "α = 0.9"}
 # Headings and row names of tables that the page explains, and the term of each.
 TERM_OF = {
     "RR": "rr",
@@ -55,7 +46,7 @@ TERM_OF = {
     "exact accuracy": "accuracy",
     "score by the decoding metric": "score",
     "# utility calls": "calls",
-    **dict(zip(SETTINGS.values(), ("beta", "alpha", "alpha"), strict=True)),
+    "β = 0": "beta",
 }
 
 
@@ -73,9 +64,7 @@ def write(
     names = ("report.html", "report.css", "charts.js", "viewer.js", "report.js", "results.md")
     texts = {name: (page / name).read_text(encoding="utf-8") for name in names}
     options = {"trim_blocks": True, "lstrip_blocks": True, "undefined": jinja2.StrictUndefined}
-    shown = context(about, rows, notes)
-    packed, count = pack_races(races)
-    shown |= {"race_count": count, "races_recorded": sum(len(file["sentences"]) for file in races)}
+    shown = context(about, rows, notes) | {"races": pack_races(races)}
     data = {"choices": list(dict.fromkeys((row["pair"], row["utility"]) for row in rows["tradeoff"]))}
     html = jinja2.Environment(autoescape=True, **options).from_string(texts["report.html"])
     written = html.render(
@@ -83,20 +72,24 @@ def write(
         contents=contents(shown),
         css=texts["report.css"],
         script="\n".join(texts[name] for name in ("charts.js", "viewer.js", "report.js")),
-        data=_embedded(data | {"charts": charts(rows)}),
-        races=packed,
+        data=_json(data | {"charts": charts(rows)}).replace("<", "\\u003c"),  # safe inside a script element
     )
     (out / "report.html").write_text(written, encoding="utf-8")
     words = jinja2.Environment(autoescape=False, **options).from_string(texts["results.md"])
-    (out / "RESULTS.md").write_text(summary(words, shown, rows, drawn), encoding="utf-8")
+    pictures = {
+        study: [(utility, name) for utility in shown["utilities"] if (name := f"{study}.{slug(utility)}.svg") in drawn]
+        for study in ("tradeoff", "survivors", "false_pruning")
+    }
+    summary = words.render(shown, pictures=pictures, **markdown_tables(shown, rows))
+    (out / "RESULTS.md").write_text(summary.rstrip() + "\n", encoding="utf-8")
 
 
 def context(about: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Row]], notes: str) -> dict[str, Any]:
-    """What both pages show, but for charts and races."""
+    """What both pages show, except charts and races."""
     files = {(one["name"], one["label"], one["split"]): one["file"] for one in about}
     utilities = list(dict.fromkeys(one["label"] for one in about))
     pairs = list(dict.fromkeys(one["name"] for one in about))
-    exhausted = exhausted_notes(about)
+    exhausted = [f"`{one['file']}`, {one['label']}: {note}." for one in about if (note := exhausted_note(one, 20))]
     return {
         "title": " and ".join(pairs) if len(pairs) < 3 else f"{', '.join(pairs[:-1])} and {pairs[-1]}",
         "about": about,
@@ -110,11 +103,7 @@ def context(about: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Row]
         "scored": any("score" in row for row in rows["tradeoff"]),
         "against": alpha_against_beta(rows["alpha_over_beta"], files),
         "tables": test_tables(rows["test_table"], files),
-        "systems": list(grouped(rows["test_table"], "utility", "pair").values()),
-        "exhausted": [markdown(line) for line in exhausted],
-        "exhausted_notes": exhausted,
-        "settings": SETTINGS,
-        "splits": SPLITS,
+        "exhausted": exhausted,
         "false_pruning": bool(rows["false_pruning"]),  # with fewer than four pseudo-references in R* there is none
         "runtimes": run_time_tables(rows["runtimes"]),
         "notes": shown_notes(notes),
@@ -125,6 +114,7 @@ def context(about: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Row]
         ],
         "learned": any(utility.split(" ")[0] == "learned" for utility in utilities),
         "term_of": TERM_OF,
+        "markdown": markdown,
         "signatures": list(dict.fromkeys((one["label"], one["utility"]) for one in about)),
     }
 
@@ -132,7 +122,7 @@ def context(about: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Row]
 def contents(context: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The ids and titles of the sections that the page has, in order."""
     found = [("recommended", "Recommended")]
-    found += [("viewer", "Watch a race")] if context["race_count"] else []
+    found += [("viewer", "Watch a race")] if context["races"] else []
     found += [("tradeoff", "Speed against accuracy"), ("test", "Test results"), ("survivors", "Survivors")]
     found += [("false-pruning", "False pruning")] if context["false_pruning"] else []
     found += [("run-times", "Run times")] if context["runtimes"] else []
@@ -149,37 +139,14 @@ def finite(value: Any) -> Any:
     return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _embedded(value: Any) -> str:
-    """JSON that is safe inside a script element."""
-    return json.dumps(finite(value), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+def _json(value: Any) -> str:
+    return json.dumps(finite(value), ensure_ascii=False, separators=(",", ":"))
 
 
-def pack_races(races: Sequence[Mapping[str, Any]], limit: int = RACES_SIZE) -> tuple[str, int]:
-    """The races as base64 of gzip, and of how many sentences: fewer per file where all would be too large."""
-    most = max((len(file["sentences"]) for file in races), default=0)
-    while most:
-        kept = [{**file, "sentences": file["sentences"][:most]} for file in races if file["sentences"]]
-        text = json.dumps(finite(kept), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-        packed = base64.b64encode(gzip.compress(text, mtime=0)).decode()
-        if len(packed) <= limit:
-            return packed, sum(len(file["sentences"]) for file in kept)
-        most = min(most - 1, most * limit // len(packed))
-    return "", 0
-
-
-def leads(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """For each file and utility: the cells of standard MBR, of the default race and of the recommended one."""
-    found = []
-    for (pair, utility), own in grouped(rows, "pair", "utility").items():
-        by_kind = {row["kind"]: row for row in own}
-        lead = {"pair": pair, "utility": utility, "described": describe_utility(utility), "race": None}
-        lead |= {name: own[0][name] for name in ("file", "sentences")}
-        best = by_kind.get("recommended")
-        if best is not None and best["alpha"] is not None:
-            race = {name: f"{best[name]:g}" for name in ("alpha", "regret")}
-            lead["race"] = race | {"schedule": best["schedule"].replace(" ", ", ")}
-        found.append(lead | {kind: recommendation_cells(row) for kind, row in by_kind.items()})
-    return found
+def pack_races(races: Sequence[Mapping[str, Any]]) -> str:
+    """The recorded races as base64 of gzip, which the browser unpacks; "" if there are none."""
+    kept = [file for file in races if file["sentences"]]
+    return base64.b64encode(gzip.compress(_json(kept).encode("utf-8", "replace"), mtime=0)).decode() if kept else ""
 
 
 def markdown(text: str) -> str:
@@ -198,141 +165,226 @@ def shown_notes(text: str) -> dict[str, str] | None:
     return {"title": found[1].strip() if found else "Notes", "text": markdown(body)}
 
 
-def alpha_against_beta(rows: Sequence[Row], files: Mapping[tuple[str, str, str], str]) -> list[dict[str, Any]]:
+# Numbers as text
+
+
+def format_value(measure: str, value: float | None) -> str:
+    """A number; scores have three decimals, so that rounding neither makes nor hides a difference."""
+    if value is None or math.isnan(value):
+        return ""
+    if measure in ("utility_calls", "pairs_scored"):
+        return f"{value:,.0f}"
+    return f"{value:.{1 if measure == 'pseudo_references' else 3}f}"
+
+
+def format_p(p: float | None) -> str:
+    """A p-value with three decimals; "" if nothing was tested."""
+    return "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def signed(value: float, low: float, high: float) -> str:
+    """A difference and its interval, such as `+0.012 (-0.003 to +0.027)`; what rounds to zero is +0.000."""
+    one, *ends = (f"{number:+.3f}".replace("-0.000", "+0.000") for number in (value, low, high))
+    return f"{one} ({' to '.join(ends)})"
+
+
+def measure_name(measure: str, utility: str) -> str:
+    """What a measure is called in tables; names of scores say whether their metric decoded."""
+    if measure == "score":
+        return f"Score by {utility} (decoding metric)"
+    if measure.startswith(SCORE_BY):
+        return f"Score by {measure.removeprefix(SCORE_BY)} (another metric)"
+    return NAMES[measure]
+
+
+# The recommended race
+
+
+def leads(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """For each file and utility: the cells of standard MBR, of the default race and of the recommended one."""
+    found = []
+    for (pair, utility), own in grouped(rows, "pair", "utility").items():
+        by_kind = {row["kind"]: row for row in own}
+        lead = {"pair": pair, "utility": utility, "described": describe(utility), "race": None}
+        lead |= {name: own[0][name] for name in ("file", "sentences")}
+        best = by_kind.get("recommended")
+        if best is not None and best["alpha"] is not None:
+            race = {name: f"{best[name]:g}" for name in ("alpha", "regret")}
+            lead["race"] = race | {"schedule": best["schedule"].replace(" ", ", ")}
+        found.append(lead | {kind: recommendation_cells(row) for kind, row in by_kind.items()})
+    return found
+
+
+def recommendation_cells(row: Row) -> dict[str, str]:
+    """The cells of a row as words: options of `mbrace decode`, calls, saving, differences from standard MBR."""
+    if row["alpha"] is None:
+        options = "--prune none"
+    else:
+        schedule = row["schedule"].replace(" ", ",")
+        options = f"--alpha {row['alpha']:g} --schedule {schedule} --regret {row['regret']:g}"
+    command = ["mbrace decode", shlex.quote(row["file"]), "-o decoded.jsonl", row["utility_options"], options]
+    cells = {"options": options, "command": " ".join(filter(None, command)), "calls": f"{row['utility_calls']:,.0f}"}
+    cells["saves"] = f"{row['saves']:.1f}x ({row['saves_low']:.1f} to {row['saves_high']:.1f})"
+    for name in CHANGES:
+        if name in row and row["kind"] != "standard":
+            value, low, high = row[name], row[f"{name}_low"], row[f"{name}_high"]
+            # a loss is shown as a difference, so that negative is worse everywhere
+            cells[name] = signed(-value, -high, -low) if name == "lost" else signed(value, low, high)
+    return cells
+
+
+# Tables of both pages
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A table of one pair and utility. A row has a name and cells; a cell has a number, then lines about it."""
+
+    pair: str
+    utility: str
+    caption: str
+    headings: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[Sequence[str]]]]
+
+    @property
+    def markdown(self) -> str:
+        """The table in Markdown."""
+        lines = [
+            (name, *("<br>".join((f"**{cell[0]}**", *cell[1:])) if cell else "" for cell in cells))
+            for name, cells in self.rows
+        ]
+        return table(self.headings, lines)
+
+
+def alpha_against_beta(rows: Sequence[Row], files: Mapping[tuple[str, str, str], str]) -> list[Shown]:
     """For each pair and utility: a line per measure, a cell per alpha with the difference and its interval."""
-    tables = []
+    shown = []
     for (pair, utility, split), own in grouped(rows, "pair", "utility", "split").items():
-        found = {(row["measure"], row["alpha"]): row for row in own}
         alphas = sorted({row["alpha"] for row in own})
         lines = []
-        for measure in (name for name in MEASURES if any(row["measure"] == name for row in own)):
-            cells = []
-            for alpha in alphas:
-                row = found.get((measure, alpha))
-                ends = f"{row['low']:+.3f} to {row['high']:+.3f}" if row else ""
-                cells.append({"value": f"{row['difference']:+.3f}" if row else "", "interval": ends})
-            lines.append({"name": MEASURES[measure], "cells": cells})
-        table = {"pair": pair, "utility": utility, "file": files[pair, utility, split], "lines": lines}
-        tables.append(table | {"alphas": [f"{alpha:g}" for alpha in alphas]})
-    return tables
+        for (measure,), measured in grouped(own, "measure").items():
+            found = {
+                row["alpha"]: (f"{row['difference']:+.3f}", f"{row['low']:+.3f} to {row['high']:+.3f}")
+                for row in measured
+            }
+            lines.append((MEASURES[measure], [found.get(alpha, ()) for alpha in alphas]))
+        headings = ["difference", *(f"α = {alpha:g}" for alpha in alphas)]
+        shown.append(Shown(pair, utility, f"{files[pair, utility, split]}, {utility}", headings, lines))
+    return shown
 
 
-def test_tables(rows: Sequence[Row], files: Mapping[tuple[str, str, str], str]) -> list[dict[str, Any]]:
-    """Table 1 for each utility and pair: lines of cells with our number, both intervals and the paper's number."""
-    tables = []
-    for (utility, pair), own in grouped(rows, "utility", "pair").items():
+def test_tables(rows: Sequence[Row], files: Mapping[tuple[str, str, str], str]) -> list[Shown]:
+    """Table 1 for each utility and pair: our numbers, what is known about each, and the paper's."""
+    shown = []
+    for (utility, pair, split), own in grouped(rows, "utility", "pair", "split").items():
         lines = []
         for (measure,), measured in grouped(own, "measure").items():
-            if measure in ("same", "tied"):  # nothing to show for standard MBR
-                continue
-            cells = []
-            for setting in SETTINGS:
-                row = next(row for row in measured if row["setting"] == setting)
-                cell = {
-                    "value": format_value(measure, row["value"]),
-                    "paper": format_paper_value(measure, row["paper"]),
-                }
-                for kind in ("sentences", "trials"):
-                    cell[kind] = format_interval(row, kind)
-                cell["difference"] = _difference(row)
-                cell["p"] = "" if row["p_randomisation"] is None else f"{row['p_randomisation']:.3f}"
-                cells.append(cell)
-            lines.append({"name": measure_name(measure, utility), "cells": cells})
-        found = {"utility": utility, "pair": pair, "split": own[0]["split"], "lines": lines}
-        found["file"] = files[pair, utility, own[0]["split"]]
-        tables.append(found | {"sentences": own[0]["sentences"]})
-    return tables
+            by_setting = {row["setting"]: row for row in measured}
+            if "beta=0" in by_setting:  # others say what is the same as standard MBR
+                cells = [_test_cell(by_setting[setting]) for setting in SETTINGS]
+                lines.append((measure_name(measure, utility), cells))
+        count = counted(own[0]["sentences"], "sentence")
+        caption = f"{files[pair, utility, split]} ({SPLITS[split]}), {utility}, {count}"
+        shown.append(Shown(pair, utility, caption, ["measure", *SETTINGS.values()], lines))
+    return shown
 
 
-def _difference(row: Row) -> str:
-    """The difference from standard MBR with its 90% interval, and whether that is inside the margin."""
+def _test_cell(row: Row) -> list[str]:
+    """A number, its intervals over sentences and over trials, its difference from standard MBR, and the paper's."""
+    found = [format_value(row["measure"], row["value"])]
+    for kind in ("sentences", "trials"):
+        low, high = (format_value(row["measure"], row[f"{kind}_{end}"]) for end in ("low", "high"))
+        found += [f"{low} to {high}"] if low else []  # a single trial has none
+    if row["difference"] is not None:
+        found.append(signed(row["difference"], row["low_90"], row["high_90"]))
+        p = format_p(row["p_randomisation"])
+        tested = f"p {p if p[0] == '<' else f'= {p}'}"
+        if row["margin"] is not None:
+            tested = f"{'inside' if row['inside_margin'] else 'not inside'} ±{row['margin']:.3g}, {tested}"
+        found.append(tested)
+    if row["paper"] is not None:
+        found.append(f"the paper {row['paper']:,}")
+    return found
+
+
+def run_time_tables(rows: Sequence[Row]) -> list[Shown]:
+    """Table 2 for each utility and pair: a line per phase, a cell per method with our seconds and the paper's."""
+    shown = []
+    for (utility, pair), own in grouped(rows, "utility", "pair").items():
+        seconds = {(row["method"], row["phase"]): f"{row['seconds']:.2f}" for row in own}
+        lines = []
+        for phase in TABLE_2["racing"]:
+            cells = [
+                [seconds.get((method, phase), ""), f"the paper {of_paper[phase]:.2f}"] if phase in of_paper else []
+                for method, of_paper in TABLE_2.items()
+            ]
+            lines.append((phase, cells))
+        one = own[0]
+        measured = f"{one['sentences']} sentences, mean of {one['trials']} trials, {one['device']}"
+        way = f"{one['window']} sentences at a time, pseudo-references drawn {one['draw']}"
+        caption = f"{pair}, {describe(utility)}: {measured}; {way}"
+        shown.append(Shown(pair, utility, caption, ["seconds", *TABLE_2], lines))
+    return shown
+
+
+# Tables of RESULTS.md alone
+
+
+def table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; the first column is text, the others are numbers."""
+    rule = [":--", *["--:"] * (len(headings) - 1)]
+    shown = [[cell.replace("|", "\\|") for cell in line] for line in lines]  # a name of a file may have a |
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (headings, rule, *shown))
+
+
+def markdown_tables(shown: Mapping[str, Any], rows: Mapping[str, Sequence[Row]]) -> dict[str, str | list[str]]:
+    """Recommended races, claims, every row of each test set, and the candidates."""
+    measures = shown["measures"]
+    recommended = []
+    for lead in shown["leads"]:
+        cells = lead.get("recommended", lead["default"])
+        line = [f"{lead['pair']}, {lead['utility']}", f"`{cells['options']}`", cells["saves"], lead["default"]["saves"]]
+        recommended.append([*line, *(cells.get(name, "") for name in measures)])
+    claims = []
+    for row in shown["claims"]:
+        verdict = row["verdict"] if row["holds"] else f"**{row['verdict']}**"
+        p_values = format_p(row["p"]), format_p(row.get("p_holm"))
+        claims.append((row["claim"], row["utility"], row["pair"], row["found"], verdict, *p_values))
+    candidates = []
+    for one in shown["about"]:
+        counts = (f"{one[name]:g}" for name in ("sentences", "hypotheses", "pseudo_references"))
+        seconds = (f"{one['seconds'][name]:g} s" for name in ("tables", "races"))
+        candidates.append(
+            (f"`{one['file']}`", one["label"], *counts, f"{one['distinct']:.0%}", f"{one['trials']}", *seconds)
+        )
+    headings = ("file", "utility", "sentences", "hypotheses", "R*", "distinct in R*", "trials", "tables", "races")
+    return {
+        "recommended": table(
+            ("", "options of `mbrace decode`", "fewer calls", "the default's", *measures.values()), recommended
+        ),
+        "claims_table": table(("claim", "utility", "pair", "found", "verdict", "p", "p, corrected"), claims),
+        "systems": [_systems(own) for own in grouped(rows["test_table"], "utility", "pair", "split").values()],
+        "candidates": table(headings, candidates),
+    }
+
+
+def _systems(rows: Sequence[Row]) -> str:
+    """Every setting and system of a test set: changes of scores as shares of their margins, and what was matched."""
+    scores = list(dict.fromkeys(row["measure"] for row in rows if row["measure"].startswith("score")))
+    others = [name for name in NAMES if name != "score" and any(row["measure"] == name for row in rows)]
+    lines = []
+    for (system,), own in grouped(rows, "setting").items():
+        found = {row["measure"]: row for row in own}
+        cells = [_change(found[name]) if name in found else "" for name in scores]
+        cells += [format_value(name, found[name]["value"]) if name in found else "" for name in others]
+        lines.append((system, *cells))
+    metrics = [name.removeprefix(SCORE_BY) if name.startswith(SCORE_BY) else rows[0]["utility"] for name in scores]
+    return table(("", *metrics, *(NAMES[name] for name in others)), lines)
+
+
+def _change(row: Row) -> str:
+    """The score of standard MBR; of others the difference from it and, where there is a margin, its share of that."""
     if row["difference"] is None:
-        return ""
-    text = with_interval(row["difference"], row["low_90"], row["high_90"])
-    if row["margin"] is None:
-        return text
-    return f"{text}, {'inside' if row['inside_margin'] else 'not inside'} ±{row['margin']:.3g}"
-
-
-# Recorded races: every step of a few sentences, for the race viewer
-
-RECORDED_ALPHAS = (0.99, 0.9, 0.8)
-RECORDED = 12  # sentences of a file
-
-
-def record_races(
-    tables: Sequence[Table],
-    records: Sequence[Record],
-    name: str,
-    schedule: tuple[int, ...],
-    *,
-    seed: int = 0,
-    count: int = RECORDED,
-) -> list[dict[str, Any]]:
-    """`count` sentences spread evenly over the file, each raced with every alpha on the draws of trial 0."""
-    return [
-        record_sentence(tables[index], records[index], name, schedule, seed)
-        for index in spread_evenly(len(tables), count)
-    ]
-
-
-def spread_evenly(sentences: int, count: int) -> list[int]:
-    """The indices of `count` sentences, or of all if there are fewer."""
-    chosen: list[int] = np.unique(np.linspace(0, sentences - 1, min(count, sentences)).round().astype(int)).tolist()
-    return chosen
-
-
-def record_sentence(
-    table: Table, record: Record, name: str, schedule: tuple[int, ...], run_seed: int
-) -> dict[str, Any]:
-    """The races of one sentence; `name` and `schedule` are the utility's."""
-    seed = key(run_seed, 0, "trial")
-    replay = Replay([table], name=name, schedule=schedule)
-    races = {}
-    for alpha in RECORDED_ALPHAS:
-        rule = Confidence(alpha)
-        drawn = sample(table, seed, schedule[-1])
-        recorder = RaceRecorder(rule)
-        race = Race(prune=rule, schedule=schedule, shuffle=False, seed=seed)
-        [answer] = decode_corpus([drawn], utility=replay, race=race, watch=recorder)
-        assert answer.index is not None
-        found = measures_of(table, answer.index)
-        races[f"{alpha:g}"] = {
-            "steps": [_shown(step) for step in recorder.steps],
-            "answer": answer.index,
-            "utility_calls": answer.utility_calls,
-            "rank": round(1 / found["rr"]),
-        }
-    return {
-        "source": record.source,
-        "reference": record.reference,
-        "hypotheses": table.hypotheses,
-        "winner": int(np.argmax(table.expected)),
-        "races": races,
-    }
-
-
-def save_races(outcomes: Path, about: Mapping[str, Any], sentences: Sequence[Mapping[str, Any]]) -> None:
-    """Save recorded races next to the file of outcomes that they belong to, which `about` describes."""
-    header = {"pair": about["name"], "split": about["split"], "utility": about["label"], "scale": about["scale"]}
-    text = json.dumps(header | {"sentences": sentences}, ensure_ascii=False, separators=(",", ":"))
-    outcomes.parent.mkdir(parents=True, exist_ok=True)
-    packed = gzip.compress(text.encode("utf-8", "surrogatepass"), mtime=0)  # the same races give the same bytes
-    replace_file(outcomes.with_suffix(".races.json.gz"), packed, shared=True)
-
-
-def load_races(folder: Path) -> list[dict[str, Any]]:
-    """What `save_races` saved in a folder, a dictionary per candidate file and utility."""
-    return [json.loads(gzip.decompress(path.read_bytes())) for path in sorted(folder.glob("*.races.json.gz"))]
-
-
-def _shown(step: RecordedStep) -> dict[str, Any]:
-    """A step as the race viewer reads it: numbers rounded to what can be seen."""
-    assert step.win_rates is not None
-    return {
-        "pseudo_references": step.pseudo_references,
-        "alive": step.alive.tolist(),
-        "means": [round(float(mean), 5) for mean in step.means],
-        "win_rates": [round(float(rate), 3) for rate in step.win_rates],
-        "kept": np.flatnonzero(step.kept).tolist(),
-    }
+        return format_value(row["measure"], row["value"])
+    share = f" ({abs(row['difference']) / row['margin']:.0%})" if row["margin"] else ""
+    return f"{row['difference']:+.3f}{share}"

@@ -17,8 +17,7 @@ from mbrace.errors import require
 from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import CandidateFile, slug
 from mbrace.io.atomic import make_folder
-from mbrace.io.compression import without_packing
-from mbrace.io.texts import read_texts
+from mbrace.jobs.translate import read_sources as source_pairs
 from mbrace.models.hypotheses import CandidateModel, live_candidates
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.result import Phases
@@ -119,9 +118,7 @@ def load_model(name: str, device: str | None) -> CandidateModel:
 
 def read_sources(path: str, count: int) -> tuple[list[str], str]:
     """`count` random sources from a text file, a .tsv's first column or a candidate file; and the pair's name."""
-    sources = list(read_texts(path, "source").texts)
-    if without_packing(path).endswith(".tsv"):
-        sources = [line.split("\t")[0] for line in sources]
+    sources = [source for source, _ in source_pairs(path)]
     chosen = np.random.default_rng(0).permutation(len(sources))[:count]
     return [sources[index] for index in sorted(chosen.tolist())], CandidateFile.from_path(path).name
 

@@ -125,7 +125,7 @@ def sentence_interval(values: NDArray[np.float64], *, resamples: int = 2000, see
     """
     averages = values if values.ndim == 1 else values.mean(axis=1)
     count = len(averages)
-    means = _resampled_counts(count, resamples, seed) @ averages / count
+    means = resampled_counts(count, resamples, seed) @ averages / count
     low, high = np.percentile(means, [2.5, 97.5])
     return float(low), float(high)
 
@@ -135,7 +135,7 @@ def ratio_interval(a: NDArray[np.float64], b: NDArray[np.float64], *, resamples:
 
     Resamples in which `b` is 0 are left out (sentences without a race make no calls); 1 to 1 if it is 0 in all.
     """
-    counts = _resampled_counts(len(a), resamples, 0)
+    counts = resampled_counts(len(a), resamples)
     counts = counts[counts @ b > 0]
     if not len(counts):
         return 1.0, 1.0
@@ -144,7 +144,7 @@ def ratio_interval(a: NDArray[np.float64], b: NDArray[np.float64], *, resamples:
 
 
 @lru_cache(maxsize=4)
-def _resampled_counts(count: int, resamples: int, seed: int) -> NDArray[np.float64]:
+def resampled_counts(count: int, resamples: int, seed: int = 0) -> NDArray[np.float64]:
     """How often each resample has each sentence, (resamples, sentences); drawn once for many intervals."""
     draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=resamples)
     return draws.astype(np.float64)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.experiments.significance import ratio_interval, sentence_interval
+from mbrace.experiments.significance import ratio_interval, resampled_counts, sentence_interval
 from mbrace.experiments.trials import ALPHAS, STANDARD, TRADEOFF, Outcomes, Setting
 
 Row: TypeAlias = dict[str, Any]
@@ -125,8 +125,9 @@ def alpha_over_beta(outcomes: Outcomes) -> list[Row]:
     """
     found = [(setting, outcomes.measures_of(setting)) for setting in TRADEOFF]
     count = len(found[0][1]["rr"])
-    draws = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=1000)
-    weights = np.vstack([np.ones((1, count)), draws]) / count  # the first row is the sample itself
+    weights = (
+        np.vstack([np.ones((1, count)), resampled_counts(count, 1000)]) / count
+    )  # the first row is the sample itself
     rows = []
     for measure in (name for name in ("score", "accuracy", "rr") if name in found[0][1]):
         lines = {  # each (resamples + 1,): calls and measure
@@ -142,9 +143,8 @@ def alpha_over_beta(outcomes: Outcomes) -> list[Row]:
             line = np.array([np.interp(*given) for given in zip(at, calls, heights, strict=True)])
             low, high = np.percentile((value - line)[1:], [2.5, 97.5])
             row = {"alpha": setting.value, "measure": measure, "utility_calls": float(at[0]), "value": float(value[0])}
-            row |= {"beta": float(line[0]), "difference": float(value[0] - line[0]), "low": float(low)}
-            row["high"] = float(high)
-            rows.append(identity(outcomes) | row)
+            row |= {"beta": float(line[0]), "difference": float(value[0] - line[0])}
+            rows.append(identity(outcomes) | row | {"low": float(low), "high": float(high)})
     return rows
 
 

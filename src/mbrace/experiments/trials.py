@@ -7,7 +7,6 @@ settings race on the same draws. The measures are the paper's (section 4.1).
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
@@ -28,6 +27,7 @@ from mbrace.records import Record, generator, key
 from mbrace.settings import PRESETS, Race
 from mbrace.utilities.named import Kind
 from mbrace.utilities.replay import Replay
+from mbrace.utility import limit_helpers
 
 ALPHAS = (0.8, 0.9, 0.95, 0.98, 0.99)
 BETAS = tuple(round(0.05 * step, 2) for step in range(1, 20))
@@ -239,17 +239,9 @@ def _run_jobs(jobs: Sequence[tuple[Any, ...]], workers: int) -> Iterator[Outcome
     if workers <= 1 or len(jobs) == 1:
         yield from (run_part(*job) for job in jobs)
         return
-    threads = {name: os.environ.get(name) for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    os.environ.update(dict.fromkeys(threads, "1"))  # one worker per core, each with one thread
-    try:
-        with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=get_context("spawn")) as pool:
-            yield from pool.map(run_part, *zip(*jobs, strict=True))
-    finally:
-        for variable, value in threads.items():
-            if value is None:
-                os.environ.pop(variable, None)
-            else:
-                os.environ[variable] = value
+    context = get_context("spawn")  # one worker per core, each with one thread
+    with ProcessPoolExecutor(min(workers, len(jobs)), context, limit_helpers, (1,)) as pool:
+        yield from pool.map(run_part, *zip(*jobs, strict=True))
 
 
 def run_part(
