@@ -1,14 +1,14 @@
 # Sanitizers and fuzzing for the native kernel. Each target has its own environment or program under build/.
 SANITIZED := build/venv-sanitize
 FUZZ_SECONDS ?= 60
-KERNEL_TESTS := tests/test_chrf.py tests/test_bleu.py tests/test_native*.py tests/test_race_lists.py tests/test_forecast*.py tests/test_cover.py
+KERNEL_TESTS := tests/test_chrf.py tests/test_bleu.py tests/test_native*.py tests/test_race_lists.py tests/test_combinations.py tests/test_forecast*.py tests/test_cover.py
 
 .PHONY: sanitize tsan fuzz neon windows
 
 # The kernel's tests under AddressSanitizer and UndefinedBehaviorSanitizer; the first error ends the run.
 sanitize: $(SANITIZED)/.built
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
-	  ASAN_OPTIONS=detect_leaks=0 $(SANITIZED)/bin/python -m pytest -q -p no:cacheprovider $(KERNEL_TESTS)
+	  ASAN_OPTIONS=detect_leaks=0 $(SANITIZED)/bin/python -m pytest -q -p no:cacheprovider -m "not slow" $(KERNEL_TESTS)
 
 $(SANITIZED)/.built: $(NATIVE) $(shell find src/mbrace -name '*.py')
 	test -d $(SANITIZED) || $(PYTHON) -m venv $(SANITIZED)

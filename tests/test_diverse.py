@@ -133,3 +133,28 @@ def test_a_utility_that_fails_only_for_two_hypotheses_is_named() -> None:
 
     with pytest.raises(mbrace.RecordError, match=r"record 'x': utility fails returned"):
         mbrace.decode(["h1", "h", "h2"], ["r"], utility=fails, prune=None, nbest=2, method="diverse", id="x")
+
+
+def test_equal_numbers_give_one_list_whatever_the_seed_and_order() -> None:
+    names = ["d", "b", "e", "a", "c"]
+    for number in range(40):
+        rng = np.random.default_rng(number)
+        table = {pair: float(rng.integers(0, 2)) for pair in itertools.product(names, names)}
+        logs = dict(zip(names, np.log(2) * -rng.integers(0, 4, 5), strict=True))
+        references = [names[i] for i in rng.integers(0, 5, rng.integers(3, 12))]
+        found = []
+        for seed in range(5):
+            drawn = [references[i] for i in rng.permutation(len(references))]
+            found.append(
+                mbrace.decode(
+                    names[:4],
+                    drawn,
+                    utility=lambda h, r, table=table: table[h, r],
+                    logprobs=[logs[text] for text in drawn] if number % 2 else None,
+                    prune=None,
+                    nbest=2,
+                    method="diverse",
+                    seed=seed,
+                ).nbest
+            )
+        assert all(nbest == found[0] for nbest in found)

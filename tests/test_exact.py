@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -156,3 +157,31 @@ def test_wins_and_regret_of_doubles_are_those_of_floats_that_they_equal(
         assert wins.tolist() == resamples.wins(floats, counts, weights, 3).tolist()
         regret = resamples.regret(doubles, counts, weights, [2, 4])
         assert regret / scale == pytest.approx(resamples.regret(floats, counts, weights, [2, 4]), rel=1e-3, abs=1e-6)
+
+
+def test_equal_drawn_hypotheses_are_preferred_by_their_text() -> None:
+    for order in itertools.permutations(["z", "y", "x"]):
+        answer = mbrace.decode([], list(order), utility=lambda h, r: 1.0, prune=None, pool=True, nbest=4)
+        assert [one.text for one in answer.nbest] == ["x", "y", "z"]
+
+
+def test_with_weights_a_string_without_its_own_draw_is_compared_with_the_others_by_their_weights() -> None:
+    # By hand: of a (drawn once) the others are b with .3 and c with .1; b is drawn twice, so one b stays.
+    worth = {"a": 1.0, "b": 2.0, "c": 6.0}
+    logs = {"a": math.log(0.6), "b": math.log(0.3), "c": math.log(0.1)}
+    drawn = ["a", "b", "c", "b"]
+    options: dict[str, Any] = {"prune": None, "exclude_self": True, "nbest": 3, "logprobs": [logs[r] for r in drawn]}
+    found = mbrace.decode(drawn, utility=lambda h, r: worth[r], **options)
+    wanted = {"a": (0.3 * 2 + 0.1 * 6) / 0.4, "b": 0.6 + 0.6 + 0.6, "c": (0.6 + 0.6) / 0.9}
+    assert {one.text: one.utility for one in found.nbest} == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("scale", [3e38, 1e-38, 1e-44])
+def test_wins_and_regret_of_very_large_and_small_floats_are_those_of_floats_near_one(scale: float) -> None:
+    signs = np.random.default_rng(0).integers(-1, 2, (6, 10)).astype(np.float32)
+    table, counts = signs * np.float32(scale), np.ones(10, dtype=np.int64)
+    resamples = _native.Resamples(1, 10, 200)
+    assert resamples.wins(table, counts, None, 3).tolist() == resamples.wins(signs, counts, None, 3).tolist()
+    wanted = resamples.regret(signs, counts, None, [2])
+    assert wanted > 0.1
+    assert resamples.regret(table, counts, None, [2]) / float(np.float32(scale)) == pytest.approx(wanted)

@@ -1,97 +1,18 @@
-"""Races that stop by regret, whose one list is drawn live, and that run on one list: against naive transcriptions."""
+"""Regret by hand, and races over one list that is drawn."""
 
 from __future__ import annotations
 
 import itertools
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import overlap
-from hypothesis import given
-from hypothesis import strategies as st
 
 import mbrace
 from mbrace._native import Resamples
-from mbrace.records import key
-from mbrace.sampler import Draws
 
 WORDS = ["a", "b", "c", "d", "e"]
-sentences = st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map(" ".join)
-texts = st.lists(sentences, min_size=1, max_size=10)
-SCHEDULE = (2, 4, 8)
-
-
-def totals(hypotheses: list[str], references: list[str], seed: int, bootstraps: int) -> np.ndarray:
-    """(hypotheses, resamples): the mean utility of each in each resample. Equal references stand together."""
-    distinct = list(dict.fromkeys(references))
-    ordered = [text for text in distinct for _ in range(references.count(text))]
-    counts = Resamples(key(seed, 0, "bootstrap"), len(ordered), bootstraps).counts()
-    table = np.array([[np.float32(overlap(h, r)) for r in ordered] for h in hypotheses], dtype=np.float64)
-    return table @ counts.T / len(ordered)
-
-
-def naive_pool(
-    hypotheses: list[str], references: list[str], *, alpha: float, regret: float, seed: int, bootstraps: int, pool: bool
-) -> tuple[str, list[int], int, int]:
-    """A pooled race, step by step: the answer, survivors of each step, utility calls and pairs scored."""
-    alive = list(dict.fromkeys(hypotheses))
-    raced, pruned, survivors, calls, pairs, before = set(alive), [], [], 0, 0, 0
-    for size in SCHEDULE:
-        if not (len(alive) > 1 or (pool and not survivors)) or before >= len(references):
-            break
-        drawn = references[:size]
-        new = [text for text in dict.fromkeys(drawn) if text not in references[:before]]
-        calls += len(alive) * (len(drawn) - before)
-        pairs += len(alive) * len(new)
-        newcomers = [text for text in new if text not in raced] if pool else []
-        calls += len(newcomers) * len(drawn)
-        pairs += len(newcomers) * len(set(drawn))
-        alive, before = alive + newcomers, len(drawn)
-        raced |= set(newcomers)
-        sums = np.array([sum(float(np.float32(overlap(h, r))) for r in drawn) for h in alive])
-        means = sums / len(drawn)
-        leader = int(np.argmax(means))
-        by_resample = totals(alive, drawn, seed, bootstraps)
-        wins = (by_resample >= by_resample[leader] - 1e-9).sum(axis=1)
-        keep = wins > int((1 - alpha) * bootstraps + 1e-9)
-        keep[leader] = True
-        spread = np.std(pruned + list(means))
-        left = by_resample[keep]
-        expected_regret = float(np.mean(left.max(axis=0) - by_resample[leader]))
-        if regret > 0 and keep.sum() > 1 and expected_regret <= regret * spread:
-            keep = np.arange(len(alive)) == leader
-        pruned += list(means[~keep])
-        alive = [text for text, stays in zip(alive, keep, strict=True) if stays]
-        means = means[keep]
-        survivors.append(len(alive))
-    if not survivors:
-        return alive[0], survivors, calls, pairs
-    # Of equal ones: the first given, else the first drawn one by its text, whatever the order of the draws.
-    given = list(dict.fromkeys(hypotheses))
-    equal = [text for text, mean in zip(alive, means, strict=True) if mean == max(means)]
-    best = min(equal, key=lambda text: (0, given.index(text), "") if text in given else (1, 0, text))
-    return best, survivors, calls, pairs
-
-
-@given(texts, texts, st.sampled_from([0.8, 0.99]), st.sampled_from([0.0, 0.05, 0.5]), st.booleans(), st.integers(0, 3))
-def test_a_race_is_that_of_a_naive_transcription(
-    h: list[str], r: list[str], alpha: float, regret: float, pool: bool, seed: int
-) -> None:
-    rule = mbrace.Confidence(alpha, bootstraps=60, regret=regret)
-    h = [] if pool else h
-    options: dict[str, Any] = {"utility": overlap, "schedule": SCHEDULE, "shuffle": False, "seed": seed, "pool": pool}
-    found = mbrace.decode(h, r, prune=rule, **options)
-    expected = naive_pool(h, r, alpha=alpha, regret=regret, seed=seed, bootstraps=60, pool=pool)
-    assert (found.text, [step.survivors for step in found.steps]) == expected[:2]
-    assert (found.utility_calls, found.pairs_scored) == expected[2:]
-    if found.steps:
-        assert found.strings == len({*h, *r[: found.pseudo_references]})
-    assert found.index == (h.index(found.text) if found.text in h else None)
-    # the same decisions where they are taken race by race
-    one_by_one = mbrace.decode(h, r, prune=lambda standings: rule(standings), **options)
-    assert (one_by_one.text, one_by_one.steps) == (found.text, found.steps)
 
 
 def test_regret_by_hand() -> None:
@@ -190,28 +111,6 @@ def test_no_string_is_encoded_that_no_step_asked_for() -> None:
     best = mbrace.decode([], references, utility=Noting(), prune=None, shuffle=False, pool=True)
     assert set(encoded) == {"a b", "c", "d"}
     assert best.strings == 3
-
-
-@pytest.mark.parametrize("source", ["iterator", "function", "sampler"])
-def test_one_list_is_drawn_live(source: str) -> None:
-    """The same race, whatever draws: each draw becomes hypothesis and pseudo-reference, and regret stops it."""
-    draws = [f"a {word}" for word in WORDS] * 6
-    rest = iter(draws)
-
-    class Sampler:
-        def start(self, records: Any) -> Any:
-            return SimpleNamespace(draw=lambda wants: [Draws(draws[w.first : w.first + w.count]) for w in wants])
-
-    given: Any = {"iterator": iter(draws), "function": lambda n: list(itertools.islice(rest, n)), "sampler": None}[
-        source
-    ]
-    options: dict[str, Any] = {"prune": mbrace.Confidence(0.9, regret=0.2), "schedule": (4, 8, 16), "pool": True}
-    sampler = Sampler() if source == "sampler" else None
-    (best,) = mbrace.decode_corpus([mbrace.Record([], given)], utility=overlap, sampler=sampler, **options)
-    listed = mbrace.decode([], draws, utility=overlap, shuffle=False, **options)
-    assert best == listed
-    assert (best.index, best.steps[0].pseudo_references) == (None, 4)
-    assert best.pseudo_references <= 16
 
 
 def test_a_pool_has_no_hypotheses_and_other_races_have() -> None:

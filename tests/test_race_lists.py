@@ -1,10 +1,8 @@
-"""Races that native code runs as a whole, against the same races step by step."""
+"""Which races native code runs as a whole (test_combinations.py: that they are the same), and what it refuses."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -12,7 +10,6 @@ from unittest import mock
 import pytest
 
 import mbrace
-from mbrace import race as race_module
 from mbrace._native import Resamples, Tally, build_indexes, race_lists
 from mbrace.metrics.chrf import ChrFScorer
 from mbrace.records import Record
@@ -38,40 +35,8 @@ def records(seed: int, *, repeats: bool = True) -> list[Record]:
     return made
 
 
-@contextmanager
-def step_by_step() -> Iterator[None]:
-    with mock.patch.object(race_module, "_race_lists", return_value=False):
-        yield
-
-
 def counted() -> Any:
     return mock.patch.object(ChrFScorer, "race_lists", autospec=True, side_effect=ChrFScorer.race_lists)
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_whole_races_are_those_that_go_step_by_step(seed: int) -> None:
-    generator = random.Random(1000 + seed)
-    prune = generator.choice([
-        None, mbrace.Confidence(0.99), mbrace.Confidence(0.7, bootstraps=37), mbrace.Confidence(0.99, regret=0.3),
-        mbrace.Confidence(1.0), mbrace.Confidence(0.0),
-    ])  # fmt: skip
-    options: dict[str, Any] = {
-        "prune": prune,
-        "schedule": generator.choice([None, (1,), (2, 3, 5, 200), (16, 32, 64, 128)]),
-        "nbest": generator.choice([1, 1, 3]),
-        "seed": generator.randint(0, 5),
-        "window": generator.choice([1, 3, 64]),
-        "utility": mbrace.ChrF(
-            word_order=generator.choice([0, 2]), lowercase=generator.random() < 0.3, threads=generator.choice([1, 1, 2])
-        ),
-        "shuffle": generator.random() < 0.7,
-    }
-    given = records(seed, repeats=generator.random() < 0.8)
-    with counted() as calls:
-        whole = list(mbrace.decode_corpus(given, **options))
-    with step_by_step():
-        assert list(mbrace.decode_corpus(given, **options)) == whole
-    assert calls.call_count or all(len(set(record.hypotheses)) == 1 for record in given)
 
 
 @pytest.mark.parametrize(
