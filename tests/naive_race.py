@@ -168,7 +168,7 @@ class NaiveRace:
             mine = sum(sum(totals[row]) for row in leaders)
             scale = len(parts) * self.nbest * (sum(weights) if weighted else len(owner))
             regret, most = float((best - mine) / scale), rule.regret * float(np.std(self.dropped + means))
-            self.is_close_call |= 0 < abs(regret - most) < 1e-3 * most  # the kernel's regret is of 16-bit numbers
+            self.is_close_call |= abs(regret - most) < 1e-3 * most  # the kernel's regret is of 16-bit numbers
             if regret <= most:
                 keep = [row in leaders for row in range(len(means))]
         return keep
