@@ -54,7 +54,7 @@ def decode(
     One list is enough: `decode(samples)` uses each string both as hypothesis and as pseudo-reference. `utility` is
     chrF++ by default, a name as on the command line ("comet", "chrf++:0.5+bleu:0.5", "module:function"), an object such
     as `mbrace.Comet(model)`, or any `function(hypothesis, reference) -> float`. How they race is said by the fields of
-    `Race` as keywords (docs/options.md has them all), such as `alpha=0.9, nbest=4`, or by `race`; `prune=None` is
+    `Race` as keywords (docs/options.md lists them), such as `alpha=0.9, nbest=4`, or by `race`; `prune=None` is
     standard MBR.
 
     A list of pseudo-references is shuffled first (by `seed` and `id`), since a prefix of an ordered list is not a
@@ -136,7 +136,7 @@ class _Races:
             check_cover(record)
 
     def run(self, group: Sequence[Record]) -> list[Decoded | Exception]:
-        """The answers to a group of records, or the errors that they are to blame for."""
+        """The answer to each record of a group, or the error that it alone caused."""
         return self._race(group, self._utility, self._phases)
 
     def stream(self, records: Iterable[Record], window: int, on_error: OnError | None) -> Iterator[Decoded]:

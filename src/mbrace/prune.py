@@ -72,7 +72,7 @@ class RaceState(NamedTuple):
     draws: int  # so far
     utility_calls: int  # so far
     nbest: int
-    used: int = 0  # draws so far, with those of no use
+    used: int = 0  # draws so far, unusable ones included
     means: NDArray[np.float64] | None = None  # (alive,) expected utilities; None before the first step
 
 

@@ -38,7 +38,7 @@ def race(
     phases: Phases | None = None,
     keep_utilities: bool = False,
 ) -> list[Decoded | Exception]:
-    """Algorithm 1 for a window of records: of each its answer, or the error that it alone is to blame for."""
+    """Algorithm 1 for a window of records: the answer to each, or the error that it alone caused."""
     phases, prune = Phases() if phases is None else phases, settings.pruning_function()
     planner, parallel = planner_of(prune), parallel_of(utility)
     # a single-threaded utility leaves the other cores to pruning and forecasts
@@ -77,7 +77,7 @@ def _isolated(sentence: SentenceRace) -> Iterator[None]:
 
 
 def _outsiders(records: Sequence[Record], settings: Race, threads: int, phases: Phases) -> Sequence[Outsiders | None]:
-    """Who waits outside at first, for each sentence."""
+    """With a forecast, the hypotheses of each sentence that do not race from the start."""
     if not settings.forecast:
         return [None] * len(records)
     with phases.timed("forecast"):
@@ -130,7 +130,7 @@ def _draw(window: Sequence[SentenceRace], wants: Sequence[Want], drawer: Drawer,
 
 
 def _score(turns: Sequence[Turn], scorer: Scorer, name: str, phases: Phases) -> None:
-    """What every open sentence asks for, in one call."""
+    """Score what all open sentences ask for, in one call."""
     asks = [(turn, ask) for turn in turns for ask in turn.asks()]
     if not asks:
         return
@@ -156,7 +156,7 @@ def _prune(
     threads: int,
     phases: Phases,
 ) -> None:
-    """Line 9, who stays, and the expected utilities."""
+    """Line 9: decide which hypotheses stay."""
     turns = [turn for turn in turns if turn.sentence.failure is None]
     views = [turn.sentence.seen_from_outside() for turn in turns if turn.sentence.outsiders is not None]
     if views:

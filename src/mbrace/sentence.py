@@ -22,12 +22,12 @@ from mbrace.utility import Ask, Sentence, Utility
 
 NOBODY = np.empty(0, dtype=np.int64)  # indices of no hypothesis
 NOBODY.setflags(write=False)
-FEWEST = 4  # draws of one text that end a race between draws, where others of its draws were of no use
+FEWEST = 4  # equal draws that end a race between draws, where other draws were unusable
 
 
 class SentenceRace:
-    """The race of one sentence. `sizes` are those of its sample, step by step; `outsiders` the hypotheses that wait
-    outside at first, with a forecast.
+    """The race of one sentence. `sizes` are its sample sizes, step by step; `outsiders` are, with a forecast, the
+    hypotheses that do not race from the start.
 
     `failure` is why it has no answer; it costs the other sentences of the window nothing.
     """
@@ -49,7 +49,7 @@ class SentenceRace:
         self.steps: list[Step] = []
         self.failure: Exception | None = None
         self.exhausted = False  # no more pseudo-references are available
-        self.used = 0  # draws so far, with those of no use
+        self.used = 0  # draws so far, unusable ones included
         # The race is over once this few are left: one, or where it may stop by regret, as many as are listed.
         self.enough = settings.nbest if stops_by_regret(prune) else 1
         self.pool = settings.pool
@@ -89,13 +89,13 @@ class SentenceRace:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it draws from a list, all draws weigh the same, and no later step needs their texts."""
+        """Whether it draws from a list, without weights, and no later step needs the texts."""
         given = self.record.listed()
         listed = isinstance(given, list | tuple) and len(given) > 0 and self.record.logprobs is None
         return listed and not self._needs_references
 
     def finish(self, means: NDArray[np.float64], steps: Sequence[tuple[int, int, int, int]]) -> None:
-        """A race that was run as a whole."""
+        """Take the outcome of a race that was run as a whole."""
         self.means, self.steps, self.exhausted = means, [Step(*step) for step in steps], True
 
     def sentence(self) -> Sentence:

@@ -11,7 +11,6 @@ import inspect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
-from types import FunctionType
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 import numpy as np
@@ -281,8 +280,6 @@ class _PairwiseScorer:
 
 def _takes_source(function: Callable[..., Any]) -> bool:
     """Whether a function has a third parameter that is required, or that is named source or sources."""
-    if isinstance(function, FunctionType) and not vars(function) and function.__code__.co_argcount < 3:
-        return False  # a shortcut, as `signature` is slow; a function that wraps another has attributes
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # raised for some functions written in C
@@ -325,7 +322,7 @@ def check_source(record: Record, utility: Utility) -> None:
 
 
 def score_asks(scorer: Scorer, asks: Sequence[Ask], name: str) -> Sequence[NDArray[np.floating]]:
-    """The table of each ask, by the scorer of the utility of this name."""
+    """The scorer's table for each ask; `name` is the utility's."""
     tables = scorer.score(asks)
     if len(tables) != len(asks):
         raise UserError(f"utility {name}: returned {counted(len(tables), 'table')} for {counted(len(asks), 'ask')}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from itertools import chain, repeat
 from typing import TypeAlias, TypeVar
 
 from mbrace.errors import ServiceError, UserError, counted, warn
@@ -14,9 +13,9 @@ from mbrace.result import Decoded
 from mbrace.sampler import replayable
 
 OnError: TypeAlias = Callable[[Record, Exception], None]
-# Races a group of records: of each its answer, or the error that it alone is to blame for.
+# Races a group of records: the answer to each, or the error that it alone caused.
 Run: TypeAlias = Callable[[Sequence[Record]], "list[Decoded | Exception]"]
-Answers: TypeAlias = Callable[[], "list[Decoded | Exception]"]  # gives those of a group, when its race is over
+Answers: TypeAlias = Callable[[], "list[Decoded | Exception]"]  # waits for the race of a group
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -79,18 +78,11 @@ def _race_on_threads(run: Run, threads: int) -> Iterator[Callable[[Sequence[Reco
         yield lambda group: pool.submit(run, group).result
 
 
-def group_sizes(window: int, size: int, threads: int) -> Iterator[int]:
-    """The sizes of the groups of a window, at most `size` and with several threads `window // threads`.
-
-    Small groups come last, so that all threads are done at about the same time: the next window waits for them.
-    """
+def group_sizes(window: int, size: int, threads: int) -> list[int]:
+    """The sizes of the groups of a window: at most `size`, and at least a group per thread."""
     size = min(size, window // threads)
-    parts = [part for part in (size // 2, size // 4) if part > 1]
-    small = [part for part in parts for _ in range(threads)] if threads > 1 else []
-    if 4 * sum(small) > window:
-        small = []  # many groups would be small, and a small group takes longer per record
-    whole, left = divmod(window - sum(small), size)
-    return chain(repeat(size, whole), [left] if left else [], small)
+    whole, left = divmod(window, size)
+    return [size] * whole + ([left] if left else [])
 
 
 def _checked(records: Iterable[Record], check: Callable[[Record], None], on_error: OnError | None) -> Iterator[Record]:

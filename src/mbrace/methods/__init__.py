@@ -39,7 +39,7 @@ class Method(Protocol):
         ...
 
     def decode(self, records: Sequence[Record], mbr: StandardMBR) -> list[Decoded | Exception]:
-        """The answer for each record, or the error that it alone is to blame for."""
+        """The answer to each record, or the error that it alone caused."""
         ...
 
 
