@@ -97,10 +97,28 @@ def test_all_draws_give_the_answer_of_minimum_bayes_risk(model: Model) -> None:
         assert {answer.text} <= set(draws)
 
 
-def test_equal_draws_end_the_race_at_once(model: Model) -> None:
-    model.texts = lambda prompt: ["yes"] if prompt == "q" else PEAKED
-    (answer,) = server(model).answer(["q"])
-    assert (answer.draws, answer.stopped, answer.utility) == (4, "one text", pytest.approx(100.0))
+CUT = "half an ans..."
+
+
+@pytest.mark.parametrize(
+    ("texts", "n", "answer", "stopped", "draws"),
+    [
+        (["yes"], 16, "yes", "one text", range(4, 5)),
+        ([f"<think>\n{word} ...\n</think>\n\nyes" for word in "abcdefgh"], 16, "yes", "one text", range(4, 5)),
+        ([CUT, CUT, CUT, "yes"], 32, "yes", "one text", range(5, 33)),  # one whole draw does not end it
+        (SPREAD, 6, None, "all draws", range(6, 7)),
+    ],
+    ids=["equal", "reasoning", "cut", "spread"],
+)
+def test_when_a_race_is_over(
+    model: Model, texts: list[str], n: int, answer: str | None, stopped: str, draws: range
+) -> None:
+    model.texts = lambda prompt: texts if prompt == "q" else PEAKED
+    (found,) = server(model).answer(["q"], n=n)
+    assert found.text in (texts if answer is None else [answer])
+    assert found.stopped == stopped
+    assert found.draws in draws
+    assert found.stopped == "all draws" or found.draws - found.receipt.cut >= 4
 
 
 def test_cut_and_blank_draws_use_up_n_and_are_never_the_answer(model: Model) -> None:
@@ -115,12 +133,6 @@ def test_cut_and_blank_draws_use_up_n_and_are_never_the_answer(model: Model) -> 
     model.texts = lambda prompt: ["half an ans...", "half ..."]
     with pytest.raises(mbrace.UserError, match="none of 16 samples is a whole answer"):
         server(model).answer(["q"], n=16)
-
-
-def test_reasoning_is_no_part_of_an_answer(model: Model) -> None:
-    model.texts = lambda prompt: [f"<think>\n{word} ...\n</think>\n\nyes" for word in "abcdefgh"]
-    (answer,) = server(model).answer(["q"])
-    assert (answer.text, answer.stopped) == ("yes", "one text")
 
 
 def test_a_failing_prompt_makes_no_other_draw_again(model: Model, tmp_path: Path) -> None:
@@ -144,23 +156,17 @@ def test_the_vote_is_decided_by_the_beta_rule() -> None:
 
 
 def test_a_certain_stop_changes_no_answer(model: Model) -> None:
-    chance = random.Random(1)
-    for _ in range(20):
-        shares = [chance.randint(1, 9) for _ in range(4)]
-        texts = [f"The answer is {word}" for word, share in zip("1234", shares, strict=True) for _ in range(share)]
+    chance, made = random.Random(1), server(model)
+    utility = mbrace.ExactMatch(pattern="[0-9]")
+    for number in range(20):
+        texts = [f"The answer is {word}" for word in "1234" for _ in range(chance.randint(1, 9))]
         model.texts = lambda prompt, texts=texts: texts
-        utility = mbrace.ExactMatch(pattern="[0-9]")
-        raced = server(model).answer("q", n=16, utility=utility, confidence=1)
-        whole = server(model)
-        sizes = [0, *(step.pseudo_references for step in raced.decoded.steps)]
-        sizes += [16] if sizes[-1] < 16 else []
-        all_texts = [
-            text
-            for first, end in itertools.pairwise(sizes)
-            for text in whole.start([prompt_of("q", 0)]).draw([mbrace.Want(0, first, end - first)])[0].texts
-        ]
-        votes = {text: all_texts.count(text) for text in all_texts}
-        assert votes[raced.text] == max(votes.values())
+        (raced,) = made.answer(["q"], ids=[number], n=16, utility=utility, confidence=1)
+        ends = sorted({0, *(step.pseudo_references for step in raced.decoded.steps), 16})
+        wants = [mbrace.Want(0, first, end - first) for first, end in itertools.pairwise(ends)]
+        drawn = made.start([prompt_of("q", number)]).draw(wants)  # the same draws, and those that were not made
+        votes = [text for draws in drawn for text in draws.texts]
+        assert votes.count(raced.text) == max(map(votes.count, votes))
 
 
 def test_votes_count_numbers_by_value_and_leave_out_what_does_not_match(model: Model) -> None:
@@ -209,16 +215,13 @@ def test_ids_turns_and_other_fields_are_carried_through(model: Model, tmp_path: 
     assert len(first["nbest"]) == 2
 
 
-def test_turns_without_a_system_prompt_get_that_of_the_server(model: Model) -> None:
+def test_turns_need_a_chat_and_get_its_system_prompt_unless_they_have_one(model: Model) -> None:
     own, turn = {"role": "system", "content": "Be exact."}, {"role": "user", "content": "What?"}
     server(model, system="Be brief.").answer([[turn], [own, turn]], n=4)
     sent = {tuple(message["content"] for message in body["messages"]) for body in model.bodies}
     assert sent == {("Be brief.", "What?"), ("Be exact.", "What?")}
-
-
-def test_turns_need_a_chat(model: Model) -> None:
     with pytest.raises(mbrace.UserError, match="messages: only for chats"):
-        server(model, chat=False).answer([[{"role": "user", "content": "What?"}]])
+        server(model, chat=False).answer([[turn]])
 
 
 def test_paid_draws_are_never_lost_and_decode_reads_them(model: Model, tmp_path: Path) -> None:
@@ -357,12 +360,6 @@ def test_prompts_with_the_same_id_have_draws_of_their_own(model: Model) -> None:
     model.texts = lambda prompt: SPREAD if prompt == PROBE else [f"about {prompt}"]
     found = server(model).answer(["one", "two"], ids=[1, 1])
     assert [(answer.text, answer.draws) for answer in found] == [("about one", 4), ("about two", 4)]
-
-
-def test_one_whole_draw_among_cut_ones_does_not_end_a_race(model: Model) -> None:
-    model.texts = lambda prompt: ["half an ans..."] * 3 + ["yes"]
-    (answer,) = server(model).answer(["q"], n=32)
-    assert answer.draws - answer.receipt.cut >= 4
 
 
 @pytest.mark.parametrize("nbest", [1, 3])

@@ -180,13 +180,6 @@ def test_no_more_requests_at_a_time_than_allowed(mock: Mock) -> None:
     assert mock.most == 3
 
 
-def test_a_server_that_gives_one_choice_a_request_is_asked_again(mock: Mock) -> None:
-    mock.choices = 1
-    draws = mbrace.Server(mock.url, "m", prompt="{source}", per_request=8).candidates(["eins"], 8)
-    assert len(set(draws[0].texts)) == 8
-    assert len({body["seed"] for body in mock.bodies}) == 8
-
-
 def test_exactly_the_draws_of_a_step_are_requested(mock: Mock) -> None:
     server = mbrace.Server(mock.url, "m", prompt="{source}", per_request=4)
     drawer = server.start([Record(["h"], id="x", source="eins")])
@@ -234,12 +227,6 @@ def test_settings_and_prompt_reach_the_endpoint(mock: Mock, chat: bool) -> None:
         assert body["prompt"] == "En: ja"
     assert draws.texts[0].startswith("En: ja/")
     assert draws.logprobs == [-0.5, -1.5]
-
-
-def test_a_server_without_log_probabilities_is_named(mock: Mock) -> None:
-    mock.made = lambda body: [{"message": {"content": "x"}}]  # type: ignore[method-assign]
-    with pytest.raises(mbrace.UserError, match="gives no log-probabilities"):
-        mbrace.Server(mock.url, "m", logprobs=True, per_request=1).candidates(["a"], 1)
 
 
 def test_a_server_that_does_not_run_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,15 +281,3 @@ def test_translate_draws_hypotheses_by_id_and_counts_pseudo_references_alone(
     want = server.candidates(["eins", "zwei", "eins"], 16, ids=[1, 2, 3], stream="hypothesis")
     assert [{entry["text"] for entry in row["nbest"]} for row in rows] == [set(draws.texts) for draws in want]
     assert server.drawn == 0
-
-
-def test_generate_keeps_finished_sources_when_the_server_dies(mock: Mock, tmp_path: Path) -> None:
-    (tmp_path / "s.txt").write_text("eins\nzwei\ndrei\n")
-    server = ["--server", mock.url, "--model", "m", "--prompt", "{source}", "--concurrency", "1"]
-    command = ["generate", f"{tmp_path}/s.txt", "-o", f"{tmp_path}/c.jsonl", "--beam", "0", "--sample", "16", *server]
-    mock.plan = lambda number: "400" if number >= 2 else None
-    assert main(command) == 2
-    assert len((tmp_path / "c.jsonl").read_text().splitlines()) == 1
-    mock.plan = lambda number: None
-    assert main([*command, "--resume"]) == 0
-    assert [json.loads(line)["id"] for line in (tmp_path / "c.jsonl").read_text().splitlines()] == [1, 2, 3]

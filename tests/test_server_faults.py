@@ -88,12 +88,6 @@ def test_a_source_that_alone_fails_is_set_aside(mock: Mock, tmp_path: Path, trou
     assert json.loads(set_aside)["line"] == 1
 
 
-def test_a_dead_server_is_nobodys_fault(tmp_path: Path, mock: Mock) -> None:
-    mock.server.shutdown()
-    mock.server.server_close()
-    assert main(command(mock, tmp_path, "--on-error", "skip", "--server-option", "retries=0")) == 3
-
-
 def test_a_failure_of_a_service_is_not_handed_to_on_error() -> None:
     def down(count: int) -> list[str]:
         raise ServiceError("the service is down")

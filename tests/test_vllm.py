@@ -205,13 +205,6 @@ def test_v2_rows_are_cut_by_their_slots_before_the_temperature(seed: int, monkey
             assert torch.equal(cut[row][keep], logits[row][keep])
 
 
-def test_a_greedy_request_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = processor(monkeypatch)(None, RequestState(torch.device("cpu"), 2, TOKENS))
-    assert not made.add_request(0, SamplingParams({"epsilon_cutoff": 0.5}, temperature=0.0))
-    logits = torch.randn(1, TOKENS)
-    assert made.apply(logits, Context(torch.tensor([0]))) is logits
-
-
 @pytest.mark.parametrize("epsilon", [-1, 1.5, "0.02", True, float("nan"), [0.1]])
 def test_a_bad_epsilon_is_refused_at_the_door_and_harmless_in_the_engine(
     epsilon: Any, monkeypatch: pytest.MonkeyPatch
@@ -227,18 +220,13 @@ def test_a_bad_epsilon_is_refused_at_the_door_and_harmless_in_the_engine(
     v1.update_state(BatchUpdate(1, [], [(0, params, None, [])], []))
     assert v1.apply(logits) is logits
     assert not v2.add_request(1, params)
+    assert not v2.add_request(0, SamplingParams({"epsilon_cutoff": 0.5}, temperature=0.0))  # greedy
     assert v2.apply(logits, Context(torch.tensor([1]))) is logits
 
 
 def test_the_class_is_made_for_the_interfaces_that_vllm_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    both = processor(monkeypatch)
-    assert issubclass(both, V1)
-    assert issubclass(both, V2)
-
-
-def test_an_older_vllm_has_one_interface(monkeypatch: pytest.MonkeyPatch) -> None:
-    old = processor(monkeypatch, v2=False)
-    assert issubclass(old, V1)
+    old, both = processor(monkeypatch, v2=False), processor(monkeypatch)
+    assert [issubclass(made, base) for made in (old, both) for base in (V1, V2)] == [True, False, True, True]
     assert old(None, torch.device("cpu"), False).is_argmax_invariant()
 
 

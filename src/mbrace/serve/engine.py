@@ -7,9 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,21 +26,12 @@ Step: TypeAlias = "Callable[[dict[str, Any]], None]"
 PLACES = 256  # races in a window, before another one is begun
 
 
-@dataclass
-class _Place:
-    """A sentence of a window whose race begins later."""
-
-    id: str | int = 0
-    source: str | None = ""
-    hypotheses: Sequence[str] = ()
-
-
 class _Window:
-    """Places for races, and the scorer that holds what is encoded for them."""
+    """Sentences of races, most of which begin later, and the scorer that holds what is encoded for them."""
 
     def __init__(self, utility: Utility) -> None:
-        self.places = [_Place() for _ in range(PLACES)]
-        self.scorer = utility.start(cast("list[Sentence]", self.places))
+        self.sentences = [Sentence(0, "", ())] * PLACES
+        self.scorer = utility.start(self.sentences)
         self.taken = 0
 
 
@@ -67,8 +57,7 @@ class SharedWindow:
                 self._window = _Window(self._utility)
             window, first = self._window, self._window.taken
             window.taken += len(sentences)
-        for place, sentence in zip(window.places[first:], sentences, strict=False):
-            place.id, place.source, place.hypotheses = sentence
+        window.sentences[first : first + len(sentences)] = sentences
         return _SharedScorer(self, window, first)
 
     def pairs(

@@ -18,12 +18,9 @@ RANGES = {  # of what is passed on
 }  # fmt: skip
 IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier", "stream_options")
 REFUSED = {
-    "tools": "calls of tools have no consensus; leave tools out",
-    "functions": "calls of functions have no consensus; leave functions out",
-    "tool_choice": "calls of tools have no consensus; leave tool_choice out",
-    "logprobs": "an answer is chosen among several, so it has no log-probability of its own; leave logprobs out",
-    "top_logprobs": "an answer is chosen among several; leave top_logprobs out",
-    "best_of": "use mbrace.n, the most draws",
+    **dict.fromkeys(("tools", "functions", "tool_choice"), "calls of tools have no consensus"),
+    **dict.fromkeys(("logprobs", "top_logprobs"), "an answer is chosen among several, and has no log-probability"),
+    "best_of": "mbrace.n is the most draws",
 }
 
 
@@ -62,7 +59,7 @@ def asked_from(body: Any, *, chat: bool, model: str, settings: Answering, utilit
         )
     for field, reason in REFUSED.items():
         if body.pop(field, None) not in (None, False, [], 0):
-            raise BadRequest(f"{field}: {reason}", field)
+            raise BadRequest(f"{field}: {reason}; leave it out", field)
     if body.pop("model", None) not in (None, model, "mbrace"):
         raise BadRequest(f"model: only {model} is served here", "model", 404)
     if "max_completion_tokens" in body:

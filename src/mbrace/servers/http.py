@@ -288,27 +288,17 @@ class _Loop:
     def __init__(self, make_client: Callable[[], Any], concurrency: int) -> None:
         self.pid = os.getpid()  # threads do not survive a fork
         self._loop = asyncio.new_event_loop()
-        self._tasks: set[asyncio.Task[Any]] = set()
         self.client, self.slots = make_client(), asyncio.Semaphore(concurrency)
         threading.Thread(target=self._loop.run_forever, name="mbrace-server", daemon=True).start()
         self._end = weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
         self._end.atexit = False
 
     def submit(self, work: Coroutine[Any, Any, Answer]) -> Future[Answer]:
-        async def run() -> Answer:
-            task = asyncio.current_task()
-            assert task is not None
-            self._tasks.add(task)
-            try:
-                return await work
-            finally:
-                self._tasks.discard(task)
-
-        return asyncio.run_coroutine_threadsafe(run(), self._loop)
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def cancel_all(self) -> None:
         def cancel() -> None:
-            for task in list(self._tasks):
+            for task in asyncio.all_tasks():
                 task.cancel()
 
         if self._end.alive:
@@ -316,11 +306,12 @@ class _Loop:
 
     def close(self) -> None:
         async def close() -> None:
-            await asyncio.wait(self._tasks, timeout=1.0) if self._tasks else None
+            if others := asyncio.all_tasks() - {asyncio.current_task()}:
+                await asyncio.wait(others, timeout=1.0)
             await self.client.aclose()
 
         if self._end.alive:
-            asyncio.run_coroutine_threadsafe(close(), self._loop).result(timeout=5.0)
+            self.submit(close()).result(timeout=5.0)
             self._end()
 
 
