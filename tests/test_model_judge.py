@@ -130,51 +130,50 @@ def test_a_busy_server_is_asked_again_and_never_by_more_than_allowed(server: Ser
         judge.pairs(["z"], ["z"])
 
 
-def test_decode_with_a_judge_and_its_cost(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    server.reply = words
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    """`mbrace decode` of one record."""
     row = {"id": 1, "hypotheses": HYPOTHESES, "pseudo_references": REFERENCES}
     (tmp_path / "in.jsonl").write_text(json.dumps(row) + "\n")
+    return ["decode", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out", "--prune", "none", "--schedule", "4"]
+
+
+def test_decode_and_score_with_a_judge_say_what_it_cost(
+    server: Server, tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.reply = words
     (tmp_path / "prompt.txt").write_text(PROMPT)
-    judge = judge_flags(server.url, prompt=f"@{tmp_path}/prompt.txt", answers=tmp_path / "answers")
-    command = ["decode", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out", "--prune", "none", "--schedule", "4", *judge]
-    assert main(command) == 0
+    asked = [*command, *judge_flags(server.url, prompt=f"@{tmp_path}/prompt.txt", answers=tmp_path / "answers")]
+    mixture = ["judge:1+chrf++:0.5" if word == "judge" else f"judge.{word}" if "=" in word else word for word in asked]
+    other = ["--utility-option", "attempts=1", "--utility-option", "highest=10"]
+    kept = "0 requests (0 + 0 tokens), 12 answers kept from before"
+    runs = [(asked, "12 requests (84 + 24 tokens), 0 answers kept from before")]
+    runs += [([*asked, "--force", *other], kept), ([*mixture, "--force"], kept)]
+    for run, cost in runs:
+        assert main(run) == 0
+        assert cost in " ".join(capsys.readouterr().err.split())
     assert json.loads((tmp_path / "out").read_text())["text"] == "a c d"
-    assert "12 requests (84 + 24 tokens), 0 answers kept from before" in capsys.readouterr().err
-    assert main([*command, "--force", "--utility-option", "attempts=1", "--utility-option", "highest=10"]) == 0
-    assert "0 requests (0 + 0 tokens), 12 answers kept from before" in capsys.readouterr().err
-    mixture = [
-        "judge:1+chrf++:0.5" if word == "judge" else f"judge.{word}" if "=" in word else word for word in command
-    ]
-    assert main([*mixture, "--force"]) == 0
-    assert "0 requests (0 + 0 tokens), 12 answers kept from before" in capsys.readouterr().err
-
-
-def test_a_run_goes_on_with_another_host_but_no_other_question(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server.reply = words
-    row = {"id": 1, "hypotheses": HYPOTHESES, "pseudo_references": REFERENCES}
-    (tmp_path / "in.jsonl").write_text(json.dumps(row) + "\n{\n")
-    command = ["decode", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out", "--window", "1"]
-    assert main([*command, *judge_flags(server.url, prompt=PROMPT, answers=tmp_path / "answers")]) == 2
-    assert "in.jsonl:2" in capsys.readouterr().err  # all but the second line is done
-    elsewhere = [*command, *judge_flags("http://localhost:1", prompt=PROMPT), "--resume"]
-    assert main(elsewhere) == 2
-    assert "in.jsonl:2" in capsys.readouterr().err
-    assert main([*elsewhere, "--utility-option", "highest=5"]) == 2
-    assert "was made with utility 'judge model=m prompt=" in capsys.readouterr().err
-
-
-def test_score_with_a_judge_says_what_it_cost(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server.reply = words
     (tmp_path / "h.txt").write_text("a b\na c\n")
     (tmp_path / "r.txt").write_text("a b\nb c\n")
     assert main(["score", f"{tmp_path}/h.txt", f"{tmp_path}/r.txt", *judge_flags(server.url, prompt=PROMPT)]) == 0
     out, err = capsys.readouterr()
     assert "sentence average  1.5000  (2 lines, judge|m|" in out
     assert "mbrace: 2 requests (14 + 4 tokens), 0 answers kept from before" in err
+
+
+def test_a_run_goes_on_with_another_host_but_no_other_question(
+    server: Server, tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.reply = words
+    with open(tmp_path / "in.jsonl", "a") as file:
+        file.write("{\n")
+    command += ["--window", "1"]
+    assert main([*command, *judge_flags(server.url, prompt=PROMPT, answers=tmp_path / "answers")]) == 2
+    elsewhere = [*command, *judge_flags("http://localhost:1", prompt=PROMPT), "--resume"]
+    assert main(elsewhere) == 2
+    assert capsys.readouterr().err.count("in.jsonl:2") == 2  # all but the second line is done
+    assert main([*elsewhere, "--utility-option", "highest=5"]) == 2
+    assert "was made with utility 'judge model=m prompt=" in capsys.readouterr().err
 
 
 # in production

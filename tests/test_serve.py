@@ -27,6 +27,7 @@ from test_models_server import Reply
 
 import mbrace
 from mbrace.answers import Answering
+from mbrace.cli import main
 from mbrace.serve import engine
 from mbrace.serve.app import Access, create_app
 from mbrace.serve.engine import Engine, SharedWindow
@@ -407,6 +408,13 @@ def test_the_command_serves_drains_on_sigterm_and_logs_no_prompt() -> None:
         assert word not in line + said
     assert model.headers[-1]["authorization"] == "Bearer key-upstream"
     model.server.shutdown()
+
+
+def test_the_help_has_the_defaults_of_serving(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "requests to the server at the same time (default: 64)" in said
 
 
 # the page

@@ -45,14 +45,14 @@ def add(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def add_answering(parser: argparse.ArgumentParser, *, without: Collection[str] = ()) -> None:
+def add_answering(parser: argparse.ArgumentParser, *, without: Collection[str] = (), **defaults: Any) -> None:
     """When a race is over, its utility, and what answers; `mbrace serve` has them too."""
     from mbrace.jobs.answer import NOT_FOR_ANSWERS
 
     add_settings(parser.add_argument_group("race"), Answering, without=without)
     add_utility(parser)
     title = "model (default: SmolLM2 by llama.cpp in this process, with mbrace[llm])"
-    add_model(parser, title=title, without=NOT_FOR_ANSWERS)
+    add_model(parser, title=title, without=NOT_FOR_ANSWERS, **defaults)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -127,7 +127,7 @@ def add_serve(commands: Any) -> None:
         "--allow-utility", action="append", default=[], metavar="NAME",
         help="a utility that requests may choose by `mbrace.utility`; may be repeated",
     )  # fmt: skip
-    add_answering(parser, without=("nbest", "window", "logprobs"))
+    add_answering(parser, without=("nbest", "window", "logprobs"), **SERVING)
     parser.set_defaults(run=run_serve)
 
 

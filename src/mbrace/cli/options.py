@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 Container = argparse.ArgumentParser | argparse._ArgumentGroup
 
 
-def add_settings(group: Container, kind: type[Settings], *, without: Collection[str] = ()) -> None:
-    """The flags of a class of settings; an option that was not given is None."""
+def add_settings(group: Container, kind: type[Settings], *, without: Collection[str] = (), **defaults: Any) -> None:
+    """The flags of a class of settings; an option that was not given is None. `defaults` are those of the command."""
+    defaults = defaults_of(kind) | defaults
     for name, known in table_of(kind).items():
         flag = flag_of(name, known)
         if flag is not None and name not in without:
             flags = [flag] if known.alias is None else [flag, known.alias]
-            group.add_argument(*flags, **_described(name, known, defaults_of(kind)[name]))
+            group.add_argument(*flags, **_described(name, known, defaults[name]))
 
 
 def _described(name: str, known: Setting, default: Any) -> dict[str, Any]:
@@ -172,11 +173,14 @@ def add_race(parser: argparse.ArgumentParser, *, preset: str = "paper", without:
     add_settings(group, Race, without=without)
 
 
-def add_model(parser: argparse.ArgumentParser, *, title: str = "model", without: Collection[str] = ()) -> None:
-    """`--model` or `--server`, and how they sample."""
+def add_model(
+    parser: argparse.ArgumentParser, *, title: str = "model", without: Collection[str] = (), **defaults: Any
+) -> None:
+    """`--model` or `--server`, and how they sample; `defaults` are those of the command."""
     group = parser.add_argument_group(title)
     taken = {name for name in ("device", "dtype") if f"--{name}" in parser._option_string_actions}
-    add_settings(group, ModelSettings, without={*taken, *without})  # options of utilities have these as well
+    # options of utilities have those that are taken
+    add_settings(group, ModelSettings, without={*taken, *without}, **defaults)
     rare = [name for name, known in table_of(ModelSettings).items() if known.group == "server"]
     group.add_argument(
         "--server-option",

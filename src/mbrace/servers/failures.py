@@ -39,8 +39,8 @@ class UselessError(ValueError):
     """An answer that can be read and that no further try would change; the server is at fault."""
 
 
-@dataclass(frozen=True)
-class Failure:
+@dataclass(eq=False)
+class Failure(Exception):  # noqa: N818  (another try may help)
     """A try that failed."""
 
     reason: str
@@ -48,6 +48,9 @@ class Failure:
     retry_after: str | None = None
     unreachable: bool = False
     final: bool = False  # another try would change nothing
+
+    def __str__(self) -> str:
+        return f"status {self.status}: {self.reason}" if self.status else self.reason
 
     @property
     def is_retried(self) -> bool:

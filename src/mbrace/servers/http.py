@@ -19,6 +19,7 @@ import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
@@ -130,27 +131,21 @@ class Client:
             before()
             while True:
                 await self._pause()
-                answer, failure = await self._try(body, read, self._endpoint)
-                if failure is None:
-                    return answer  # type: ignore[return-value]
-                failures += 1
-                if failures > retries or not failure.is_retried or self._is_finishing:
-                    break
-                await self._back_off(failures, retries, failure)
-        status = f"status {failure.status}: " if failure.status else ""
-        message = f"{self.url}: {status}{failure.reason}"
-        if failure.is_retried:
-            status = f"status {failure.status} ({failure.reason})" if failure.status else failure.reason
-            message = f"{self.url}: gave up after {failures} tries; the last: {status}"
-        if failure.is_of_service:
-            raise StatusError(message, failure.status)
-        raise RequestError(message, refused=not failure.is_retried, status=failure.status)
+                try:
+                    return await self._try(body, read, self._endpoint)
+                except Failure as failure:
+                    failures += 1
+                    if failures > retries or not failure.is_retried or self._is_finishing:
+                        raise self._error(failure, failures) from None
+                    await self._back_off(failures, retries, failure)
 
     async def ask_once(self, body: Any, read: Callable[[Any], Answer], path: str | None = None) -> Answer | None:
         """What `read` makes of the answer of one try; None if it fails."""
         assert self._running is not None
         async with self._running.slots:
-            return (await self._try(body, read, path or self._endpoint))[0]
+            with suppress(Failure):
+                return await self._try(body, read, path or self._endpoint)
+        return None
 
     def finish(self, requested: Iterable[Future[Any]]) -> None:
         """Start and repeat no request, and wait for those under way: their answers are paid for."""
@@ -183,20 +178,22 @@ class Client:
                 raise
             raise ServiceError(message) from None
 
-    async def _try(self, body: Any, read: Callable[[Any], Answer], path: str) -> tuple[Answer | None, Failure | None]:
+    async def _try(self, body: Any, read: Callable[[Any], Answer], path: str) -> Answer:
+        """What `read` makes of the answer of one try; or Failure."""
         httpx = self._httpx
         try:
             status, headers, content = await asyncio.wait_for(self._exchange(body, path), self._timeout)
         except asyncio.TimeoutError:
-            return None, Failure(f"no whole answer within {self._timeout:g} s")
+            raise Failure(f"no whole answer within {self._timeout:g} s") from None
         except UselessError as error:
-            return None, Failure(str(error), final=True)
+            raise Failure(str(error), final=True) from None
         except httpx.RequestError as error:  # refused and cut connections
-            words = f"{type(error).__name__} ({error})" if str(error) else type(error).__name__
             if isinstance(error, httpx.ConnectError) and not self._has_connected:
-                return None, Failure(self._hide(f"nothing answers there ({error}); is the server running?"), final=True)
+                words = self._hide(f"nothing answers there ({error}); is the server running?")
+                raise Failure(words, final=True) from None
+            words = f"{type(error).__name__} ({error})" if str(error) else type(error).__name__
             may_be_this_one = isinstance(error, (httpx.ReadTimeout, httpx.ReadError, httpx.RemoteProtocolError))
-            return None, Failure(self._hide(words), unreachable=not may_be_this_one)
+            raise Failure(self._hide(words), unreachable=not may_be_this_one) from None
         after = headers.get("retry-after")
         try:
             found, unreadable = json.loads(content), ""
@@ -204,17 +201,25 @@ class Client:
             found, unreadable = None, str(error)
         if status != 200:
             words = message_of(content.decode("utf-8", "replace") if found is None else found)
-            return None, Failure(self._hide(words), status, after)
+            raise Failure(self._hide(words), status, after)
         if isinstance(found, dict) and found.get("error") and not found.get("choices"):  # an error with status 200
-            return None, Failure(self._hide(f"the server says: {message_of(found)}"), status_in(found), after)
+            raise Failure(self._hide(f"the server says: {message_of(found)}"), status_in(found), after)
         try:
             if unreadable:
                 raise ValueError(unreadable)
-            return read(found), None
+            return read(found)
         except UselessError as error:
-            return None, Failure(self._hide(str(error)), final=True)
+            raise Failure(self._hide(str(error)), final=True) from None
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            return None, Failure(self._hide(f"an answer that cannot be read ({error})"), retry_after=after)
+            raise Failure(self._hide(f"an answer that cannot be read ({error})"), retry_after=after) from None
+
+    def _error(self, failure: Failure, tries: int) -> UserError:
+        """What a request ends with after its last try."""
+        last = f"gave up after {tries} tries; the last: " if failure.is_retried else ""
+        message = f"{self.url}: {last}{failure}"
+        if failure.is_of_service:
+            return StatusError(message, failure.status)
+        return RequestError(message, refused=not failure.is_retried, status=failure.status)
 
     async def _exchange(self, body: Any, path: str) -> tuple[int, Any, bytes]:
         """Status, headers and content of one answer. Nothing is kept of an answer that is too large."""
@@ -257,25 +262,23 @@ class Client:
     async def _back_off(self, failures: int, retries: int, failure: Failure) -> None:
         """Wait after a failed try, the number `failures`: twice as long each time, with jitter so that requests do not
         return at once. If the server asked for a wait (Retry-After), all of them wait that long."""
-        asked = retry_after(failure.retry_after)
-        if not asked:
-            seconds = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(failures - 1, 30)) * random.uniform(0.5, 1.0)
-            self._announce(seconds, failures, retries, failure)
-            await _sleep(seconds)
+        if asked := retry_after(failure.retry_after):
+            seconds = min(asked, LONGEST_ASKED_WAIT)
+            self._not_before = max(self._not_before, time.monotonic() + seconds)
+            more = f"; the server asks for {asked:.0f} s" if asked > seconds else ""
+            self._announce(seconds, failures, retries, failure, more)
             return
-        seconds = min(asked, LONGEST_ASKED_WAIT)
-        self._not_before = max(self._not_before, time.monotonic() + seconds)
-        more = f"; the server asks for {asked:.0f} s" if asked > seconds else ""
-        self._announce(seconds, failures, retries, failure, more)
+        seconds = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(failures - 1, 30)) * random.uniform(0.5, 1.0)
+        self._announce(seconds, failures, retries, failure)
+        await _sleep(seconds)
 
     def _announce(self, seconds: float, failures: int, retries: int, failure: Failure, more: str = "") -> None:
         now = time.monotonic()
         if seconds < ANNOUNCED_WAIT or now < self._announced + ANNOUNCE_EVERY:
             return
         self._announced = now
-        status = f"status {failure.status}: " if failure.status else ""
         tries = f"try {failures + 1} of {retries + 1}"
-        log.warning("%s: %s%s; %s in %.0f s%s", self.url, status, failure.reason, tries, seconds, more)
+        log.warning("%s: %s; %s in %.0f s%s", self.url, failure, tries, seconds, more)
 
 
 async def _sleep(seconds: float) -> None:
