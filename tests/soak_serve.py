@@ -38,19 +38,8 @@ def start_upstream(port: int) -> subprocess.Popen[bytes]:
 def start_endpoint(upstream: int, port: int) -> subprocess.Popen[bytes]:
     """`mbrace serve` in front of it."""
     options = ["--server", f"http://127.0.0.1:{upstream}", "--server-model", "smollm2", "--temperature", "0.5"]
-    command = [
-        sys.executable,
-        "-m",
-        "mbrace",
-        "serve",
-        *options,
-        "-n",
-        str(DRAWS),
-        "--port",
-        str(port),
-        "--timeout",
-        "60",
-    ]
+    options += ["-n", str(DRAWS), "--port", str(port), "--timeout", "60"]
+    command = [sys.executable, "-m", "mbrace", "serve", *options]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_for(f"http://127.0.0.1:{port}", process)
     return process

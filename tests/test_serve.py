@@ -44,6 +44,10 @@ class Served:
     model: Model
     engine: Engine
 
+    def post(self, **more: Any) -> httpx.Response:
+        """The answer to a question, asked without OpenAI's client."""
+        return httpx.post(f"{self.url}/v1/chat/completions", json={"messages": QUESTION} | more, timeout=60)
+
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[Served]:
@@ -140,18 +144,12 @@ def test_n_is_the_number_of_choices_and_mbrace_n_the_most_draws(served: Served) 
     assert sum(body["n"] for body in served.model.bodies) == race["draws"]
 
 
-def test_a_utility_of_the_list_may_be_chosen(served: Served) -> None:
+def test_a_utility_of_the_list_may_be_chosen_and_temperature_0_is_one_draw(served: Served) -> None:
+    assert served.post(temperature=0).json()["mbrace"]["draws"] == 1
     served.model.texts = lambda prompt: ["1,000", "1000", "1000.0", "7"]
-    found = client_of(served).chat.completions.create(
-        model="m", messages=QUESTION, extra_body={"mbrace": {"utility": "exact"}}
-    )
-    assert found.choices[0].message.content in ("1,000", "1000", "1000.0")
-    assert found.model_extra["mbrace"]["stopped"] in ("vote", "one text", "all draws")  # type: ignore[index]
-
-
-def test_temperature_0_is_one_draw(served: Served) -> None:
-    found = client_of(served).chat.completions.create(model="m", messages=QUESTION, temperature=0)
-    assert found.model_extra["mbrace"]["draws"] == 1  # type: ignore[index]
+    found = served.post(mbrace={"utility": "exact"}).json()
+    assert found["choices"][0]["message"]["content"] in ("1,000", "1000", "1000.0")
+    assert found["mbrace"]["stopped"] in ("vote", "one text", "all draws")
 
 
 def test_a_stream_sends_comments_while_the_race_is_open(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +195,7 @@ def test_a_stream_sends_comments_while_the_race_is_open(served: Served, monkeypa
     ],
 )
 def test_a_bad_request_is_refused_by_its_field(served: Served, more: dict[str, Any], words: str) -> None:
-    found = httpx.post(f"{served.url}/v1/chat/completions", json={"model": "m", "messages": QUESTION} | more)
+    found = served.post(**more)
     assert found.status_code == 400
     assert words in found.json()["error"]["message"]
     assert served.model.bodies == []
@@ -205,8 +203,8 @@ def test_a_bad_request_is_refused_by_its_field(served: Served, more: dict[str, A
 
 def test_other_models_bodies_hosts_and_origins_are_refused(served: Served) -> None:
     url = f"{served.url}/v1/chat/completions"
-    asked = {"model": "m", "messages": QUESTION}
-    assert httpx.post(url, json=asked | {"model": "gpt"}).status_code == 404
+    asked = {"messages": QUESTION}
+    assert served.post(model="gpt").status_code == 404
     assert httpx.post(url, content=b"{").status_code == 400
     assert httpx.post(url, content=b"x" * (5 << 20)).status_code == 413
     assert httpx.post(url, json=asked, headers={"host": "evil.example"}).status_code == 421
@@ -249,7 +247,7 @@ def test_a_fault_of_ours_is_an_error_in_the_form_of_the_protocol(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(server, "answers", lambda *given, **options: 1 / 0)
-    found = httpx.post(f"{served.url}/v1/chat/completions", json={"messages": QUESTION})
+    found = served.post()
     assert (found.status_code, found.json()["error"]["type"]) == (500, "server_error")
     assert "ZeroDivisionError" in caplog.text
 
@@ -257,19 +255,21 @@ def test_a_fault_of_ours_is_an_error_in_the_form_of_the_protocol(
 # upstream
 
 
-@pytest.mark.parametrize(("status", "wanted"), [("429", 429), ("401", 401), ("503", 503)])
-def test_upstream_errors_keep_their_status(served: Served, status: str, wanted: int) -> None:
-    served.model.plan = lambda number: status
-    found = httpx.post(f"{served.url}/v1/chat/completions", json={"messages": QUESTION}, timeout=20)
-    assert found.status_code == wanted
-    assert found.json()["error"]["message"].startswith("upstream: ")
-
-
-def test_draws_that_are_all_cut_are_an_error_that_says_so(served: Served) -> None:
-    served.model.texts = lambda prompt: ["cut ...", "half ..."]
-    found = httpx.post(f"{served.url}/v1/chat/completions", json={"messages": QUESTION}, timeout=20)
-    assert found.status_code == 422
-    assert "none of 16 samples is a whole answer" in found.json()["error"]["message"]
+@pytest.mark.parametrize(
+    ("reply", "status", "words"),
+    [
+        ("429", 429, "upstream: "),
+        ("401", 401, "upstream: "),
+        ("503", 503, "upstream: "),
+        ("cut", 502, "upstream: "),
+        (None, 422, "none of 16 samples is a whole answer"),
+    ],
+)
+def test_upstream_errors_keep_their_status(served: Served, reply: str | None, status: int, words: str) -> None:
+    served.model.plan, served.model.texts = lambda number: reply, lambda prompt: ["cut ...", "half ..."]
+    found = served.post()
+    assert found.status_code == status
+    assert words in found.json()["error"]["message"]
 
 
 def test_a_client_that_goes_away_cancels_its_upstream_requests(served: Served) -> None:

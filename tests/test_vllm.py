@@ -10,8 +10,9 @@ import random
 import re
 import sys
 import types
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,14 +40,6 @@ class Move(enum.Enum):
     SWAP = enum.auto()
 
 
-@dataclass(frozen=True)
-class BatchUpdate:
-    batch_size: int
-    removed: list[int] = field(default_factory=list)
-    added: list[tuple[int, SamplingParams, list[int] | None, list[int]]] = field(default_factory=list)
-    moved: list[tuple[int, int, Move]] = field(default_factory=list)
-
-
 class V1(abc.ABC):
     """The interface of vLLM's V1 model runner, and of the loader's check that a class is made for it."""
 
@@ -64,25 +57,13 @@ class V1(abc.ABC):
     def is_argmax_invariant(self) -> bool: ...
 
     @abc.abstractmethod
-    def update_state(self, batch_update: BatchUpdate | None) -> None: ...
-
-
-@dataclass(frozen=True)
-class RequestState:
-    device: torch.device
-    max_num_reqs: int
-    vocab_size: int
-
-
-@dataclass(frozen=True)
-class Context:
-    expanded_idx_mapping: torch.Tensor
+    def update_state(self, batch_update: Any) -> None: ...
 
 
 class V2(abc.ABC):
     """The interface of vLLM's V2 model runner."""
 
-    def __init__(self, vllm_config: Any, req_states: RequestState) -> None:
+    def __init__(self, vllm_config: Any, req_states: Any) -> None:
         self.req_states = req_states
 
     @classmethod
@@ -96,7 +77,20 @@ class V2(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def apply(self, logits: torch.Tensor, ctx: Context) -> torch.Tensor: ...
+    def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor: ...
+
+
+def slots(count: int) -> Any:
+    """What V2 says of its requests."""
+    return SimpleNamespace(device=torch.device("cpu"), max_num_reqs=count, vocab_size=TOKENS)
+
+
+def context(rows: list[int]) -> Any:
+    return SimpleNamespace(expanded_idx_mapping=torch.tensor(rows, dtype=torch.int32))
+
+
+def update(size: int, removed: list[int], added: list[Any], moved: list[Any]) -> Any:
+    return SimpleNamespace(batch_size=size, removed=removed, added=added, moved=moved)
 
 
 def processor(monkeypatch: pytest.MonkeyPatch, *, v1: bool = True, v2: bool = True) -> Any:
@@ -165,7 +159,7 @@ def test_v1_rows_are_cut_as_our_own_sampling_cuts_them_wherever_requests_move(
             moved.append((one, other, Move.SWAP))
         batch = [rows[row] for row in range(len(rows))]
         changed = bool(added or finished or moved)
-        made.update_state(BatchUpdate(len(batch), finished, added, moved) if changed else None)
+        made.update_state(update(len(batch), finished, added, moved) if changed else None)
         if not batch:
             continue
         logits = 3 * torch.randn(len(batch), TOKENS)
@@ -181,26 +175,26 @@ def test_v1_rows_are_cut_as_our_own_sampling_cuts_them_wherever_requests_move(
 def test_v2_rows_are_cut_by_their_slots_before_the_temperature(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
     torch.manual_seed(seed)
-    made = processor(monkeypatch)(None, RequestState(torch.device("cpu"), 6, TOKENS))
-    slots: dict[int, SamplingParams] = {}
+    made = processor(monkeypatch)(None, slots(6))
+    taken: dict[int, SamplingParams] = {}
     for _ in range(30):
-        for slot in list(slots):
+        for slot in list(taken):
             if chance.random() < 0.3:
-                del slots[slot]  # vLLM says nothing; the slot is taken again later
-        for slot in set(range(6)) - set(slots):
+                del taken[slot]  # vLLM says nothing; the slot is taken again later
+        for slot in set(range(6)) - set(taken):
             if chance.random() < 0.5:
-                slots[slot] = some_params(chance)
-                wanted = bool((slots[slot].extra_args or {}).get("epsilon_cutoff"))
-                assert made.add_request(slot, slots[slot]) == wanted
+                taken[slot] = some_params(chance)
+                wanted = bool((taken[slot].extra_args or {}).get("epsilon_cutoff"))
+                assert made.add_request(slot, taken[slot]) == wanted
         made.apply_staged_writes()
-        rows = [slot for slot in slots for _ in range(chance.randint(1, 3))]  # drafts have rows of their own
+        rows = [slot for slot in taken for _ in range(chance.randint(1, 3))]  # drafts have rows of their own
         chance.shuffle(rows)
         if not rows:
             continue
         logits = 3 * torch.randn(len(rows), TOKENS)
-        cut = made.apply(logits.clone(), Context(torch.tensor(rows, dtype=torch.int32)))
+        cut = made.apply(logits.clone(), context(rows))
         for row, slot in enumerate(rows):
-            keep = expected(logits[row], slots[slot])
+            keep = expected(logits[row], taken[slot])
             assert torch.equal(torch.isfinite(cut[row]), keep)
             assert torch.equal(cut[row][keep], logits[row][keep])
 
@@ -216,12 +210,12 @@ def test_a_bad_epsilon_is_refused_at_the_door_and_harmless_in_the_engine(
     made.validate_params(SamplingParams())
     made.validate_params(SamplingParams({"epsilon_cutoff": 0.02}))
     logits = torch.randn(1, TOKENS)
-    v1, v2 = made(None, torch.device("cpu"), False), made(None, RequestState(torch.device("cpu"), 2, TOKENS))
-    v1.update_state(BatchUpdate(1, [], [(0, params, None, [])], []))
+    v1, v2 = made(None, torch.device("cpu"), False), made(None, slots(2))
+    v1.update_state(update(1, [], [(0, params, None, [])], []))
     assert v1.apply(logits) is logits
     assert not v2.add_request(1, params)
     assert not v2.add_request(0, SamplingParams({"epsilon_cutoff": 0.5}, temperature=0.0))  # greedy
-    assert v2.apply(logits, Context(torch.tensor([1]))) is logits
+    assert v2.apply(logits, context([1])) is logits
 
 
 def test_the_class_is_made_for_the_interfaces_that_vllm_has(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
@@ -173,7 +173,6 @@ class Engine:
         self._lock = threading.Lock()
         self.utilities = {name: for_many_threads(as_utility(utility)) for name, utility in utilities.items()}
         self.settings, self.open_requests = settings, open_requests
-        self._threads = ThreadPoolExecutor(open_requests, thread_name_prefix="mbrace-race")
         self.metrics = Metrics()
 
     def server(self, chat: bool) -> Server:
@@ -188,9 +187,7 @@ class Engine:
     ) -> Answer:
         """The answer to one request; cancelling it cancels its upstream requests."""
         started, watch = time.monotonic(), None if tell is None else watching(tell)
-        answer = await self.server(chat).answer_prompt(
-            prompt, settings, utility=self.utilities[utility], watch=watch, threads=self._threads
-        )
+        answer = await self.server(chat).answer_prompt(prompt, settings, utility=self.utilities[utility], watch=watch)
         self.metrics.count(answer)
         self.metrics.add("race_seconds_total", time.monotonic() - started)
         return answer
@@ -199,7 +196,6 @@ class Engine:
         """End all requests to the server."""
         for server in self._servers.values():
             server.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
         for utility in self.utilities.values():
             if isinstance(utility, SharedWindow):
                 utility.close()

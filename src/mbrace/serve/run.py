@@ -13,7 +13,7 @@ from mbrace.errors import ServiceError, UserError, check_number, check_whole
 from mbrace.serve.app import Access, create_app
 from mbrace.serve.engine import Engine
 from mbrace.serve.limits import Limits, is_loopback, limited_config, listen
-from mbrace.servers.server import Server
+from mbrace.servers.server import MOST_RACES, Server
 from mbrace.utility import Utility, limit_helpers
 
 KEY = "MBRACE_SERVE_KEY"
@@ -21,7 +21,7 @@ KEY = "MBRACE_SERVE_KEY"
 
 def check_serving(*, host: str, port: int, open_requests: int, drain: float) -> str | None:
     """Refuse settings that make no sense, or that would serve anybody; returns the clients' key."""
-    check_whole("open_requests", open_requests, least=1, most=1024)
+    check_whole("open_requests", open_requests, least=1, most=MOST_RACES)
     check_whole("port", port, least=0, most=65535)
     check_number("drain", drain, least=0)
     key = os.environ.get(KEY) or None

@@ -10,7 +10,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from mbrace.servers.http import Client
 from mbrace.settings import Sampling
 from mbrace.utility import Cost, PairFunction, Utility
 
+MOST_RACES = 1024  # of `answer_async` at the same time; each waits on a thread
+
 
 class Server:
     """A server that makes candidates: `candidates(sources, n)`, or as the `sampler` of `decode_corpus`.
@@ -43,9 +45,9 @@ class Server:
     or on which an option has no effect, is refused. `epsilon` needs vLLM with mbrace installed next to it, or
     transformers serve; `beam_search`, scored log p / length ** `length_penalty`, needs vLLM.
 
-    Outputs that were cut at `max_tokens` or are empty use up draws and are no candidates; `receipts` counts them. Any
-    reasoning before an answer (`reasoning_content`, <think>) is left out. `save_draws` is a file that keeps all paid
-    answers by request, so that none is paid for twice.
+    Outputs that were cut at `max_tokens` or are empty use up draws and are no candidates; `Draws.receipt` counts them.
+    Any reasoning before an answer (`reasoning_content`, <think>) is left out. `save_draws` is a file that keeps all
+    paid answers by request, so that none is paid for twice.
 
     A request that still fails after all retries is a ServiceError, which ends a run, unless the server answers a plain
     request: then the source is at fault, and the next one can be tried.
@@ -83,24 +85,22 @@ class Server:
             raise UserError("prompt: has no {source}; put it where the source goes")
         check_whole("per_request", per_request, least=1)
         check_whole("max_tokens", max_tokens, least=1)
-        Sampling(
-            temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, epsilon=epsilon
-        )  # refuses their values
+        # refuses their values
+        Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, epsilon=epsilon)
         if temperature == 0 and not beam_search:
             raise SettingError(
                 "temperature", 0, "all samples would be the same text, which agrees with itself; give more, such as 0.7"
             )
         self._model, self._prompt, self._chat, self._system = model, prompt, chat, system
         self._seed, self._per_request, self._epsilon, self.logprobs = seed, per_request, epsilon, logprobs
-        given: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-        given |= {"stop": stop}
+        given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "stop": stop}
         self._options = {name: value for name, value in given.items() if value is not None} | dict(options or {})
         self._max_tokens = max_tokens
         self._beam_search, self._length_penalty = beam_search, length_penalty
         endpoint = "/chat/completions" if chat else "/completions"
         self._client = Client(url, endpoint, api_key=api_key, concurrency=concurrency, retries=retries, timeout=timeout)
         self._file = None if save_draws is None else AnswerFile(save_draws)
-        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="mbrace-answer")  # of `answer_async`
+        self._threads = ThreadPoolExecutor(MOST_RACES, thread_name_prefix="mbrace-answer")  # begun as needed
         self._probing = threading.Lock()
         self._abilities: Abilities | None = None
         self._has_sampled = False
@@ -209,16 +209,15 @@ class Server:
         *,
         utility: Utility | PairFunction | None = None,
         watch: Watch | None = None,
-        threads: Executor | None = None,
     ) -> Answer:
-        """The answer to a prompt, by a race on one of `threads`. Cancelling it cancels its requests."""
+        """The answer to a prompt, by a race on a thread. Cancelling it cancels its requests."""
         ongoing = Ongoing(self)
 
         def race() -> Answer:
             return next(answers([prompt], ongoing, settings, utility=utility, watch=watch))
 
         try:
-            return await asyncio.get_running_loop().run_in_executor(threads or self._threads, race)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, race)
         except asyncio.CancelledError:
             ongoing.cancel()
             raise
@@ -368,14 +367,12 @@ class Server:
             has_system = self._system is None or messages[0]["role"] in ("system", "developer")
             turns = [*messages] if has_system else [{"role": "system", "content": self._system}, *messages]
             return {"model": self._model, "messages": turns, "max_tokens": self._max_tokens}
-        if self._prompt is None and isinstance(record, Prompt):
-            return self._with_text(record.source or "") | {"max_tokens": self._max_tokens}
-        if self._prompt is None:
+        prompt = "{source}" if self._prompt is None and isinstance(record, Prompt) else self._prompt
+        if prompt is None:
             raise UserError(
                 f"{self.url}: needs a prompt with {{source}} in it, such as 'Translate into English: {{source}}'"
             )
-        body = self._with_text(self._prompt.replace("{source}", record.source or ""))
-        return body | {"max_tokens": self._max_tokens}
+        return self._with_text(prompt.replace("{source}", record.source or "")) | {"max_tokens": self._max_tokens}
 
     def _with_text(self, text: str) -> dict[str, Any]:
         if not self._chat:
