@@ -114,14 +114,13 @@ class Bench:
 
     def measured(self, work: Any) -> tuple[float, dict[str, float]]:
         """Seconds of some work, and the tokens, padding and operations of the inputs it ran."""
-        before = np.array([self.stream.rows, self.stream.tokens, self.stream.padded])
+        before = self.stream.counts
         self.synchronize()
         began = time.perf_counter()
         work()
         self.synchronize()
         seconds = time.perf_counter() - began
-        after = np.array([self.stream.rows, self.stream.tokens, self.stream.padded])
-        rows, tokens, padded = (after - before).tolist()
+        rows, tokens, padded = (self.stream.counts - before).tolist()
         # Attention is over the mean length: rows of a stream differ little, and it is a few percent.
         flops = tokens * (self.model.linear_flops() + self.model.attention_flops() * tokens / max(rows, 1))
         return seconds, {

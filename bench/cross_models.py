@@ -12,15 +12,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 
 from mbrace.cross import mt5
-from mbrace.cross.batches import BatchStream
 from mbrace.cross.metricx import MetricX
 from mbrace.cross.xcomet import XCOMET, XCOMETNetwork
+from mbrace.neural.batches import BatchStream
 from mbrace.neural.encoder import Readout
 from mbrace.neural.head import FeedForward
+from mbrace.neural.tokens import TokenBatch
 
 BATCH = 8  # mbrs's
 
@@ -50,6 +52,16 @@ class RandomWeights(Mapping[str, torch.Tensor]):
         return len(self.shapes)
 
 
+class CountingStream(BatchStream):
+    """Counts what goes through the network."""
+
+    counts = np.zeros(3, dtype=np.int64)  # inputs, their tokens, and their tokens with padding
+
+    def _outputs(self, batch: TokenBatch, forward: Any) -> Any:
+        self.counts = self.counts + np.array([len(batch), batch.count, len(batch) * batch.longest])
+        return super()._outputs(batch, forward)
+
+
 class MetricXLarge:
     """MetricX-24-Large's shape: mT5-large, encoder and decoder."""
 
@@ -64,9 +76,8 @@ class MetricXLarge:
         weights = RandomWeights(mt5.weight_shapes(self.config), device, dtype)
         network = mt5.MT5Network(self.config, weights, device, dtype)
         self.utility = object.__new__(MetricX)
-        stream = BatchStream(pad=tokenizer.pad_token_id, limit=1535, device=device)
+        stream = CountingStream(pad=tokenizer.pad_token_id, limit=1535, device=device)
         self.utility._assemble("metricx-24|random", "24", False, network, tokenizer, stream)
-        assert self.utility._joins
 
     def linear_flops(self) -> float:
         """Of one token: two for each weight of the encoder. The decoder's are a thousandth and not counted."""
@@ -134,7 +145,7 @@ class XcometXL:
             labels=self.labels,
         )
         self.utility = object.__new__(XCOMET)
-        stream = BatchStream(pad=tokenizer.pad_token_id, limit=network.positions, device=device)
+        stream = CountingStream(pad=tokenizer.pad_token_id, limit=network.positions, device=device)
         self.utility._assemble("xcomet|random", ["mt", "src", "ref"], network, stream)
 
     def linear_flops(self) -> float:

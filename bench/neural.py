@@ -186,7 +186,7 @@ class Bench:
             h, r = vectors[:size], vectors[size:]
 
             def ours(count: int, head: Any = head, h: Any = h, r: Any = r, s: Any = s) -> list[torch.Tensor]:
-                return head.score([PairBlock(h, head.prepare(h, s), r)] * count)
+                return head.score([PairBlock(h, r, s)] * count)
 
             runs: list[tuple[str, Callable[[], list[torch.Tensor]], int]] = [
                 ("estimate, a batch a hypothesis (comet-mbr)", partial(in_batches, head, h, r, s, 1), 1),
@@ -224,7 +224,8 @@ class Bench:
             for label, prune, window in rules:
                 some = self.records if dtype == "bfloat16" and window > 1 else self.records[: 4 * self.slice]
                 phases = Phases()
-                embedded = utility.encoder.embedded
+                stream = utility.encoder.stream
+                embedded = stream.strings
                 answers: list[Any] = []
                 run = partial(self.race, some, utility, prune, window, phases, answers)
                 seconds = self.timed(run, repeats=1)
@@ -234,7 +235,7 @@ class Bench:
                 spent = phases.encode + phases.score + phases.prune  # of both runs
                 note = (
                     f"{len(some)} sentences; {1 - calls / standard:.1%} of calls saved; "
-                    f"{(utility.encoder.embedded - embedded) / runs / len(some):.0f} strings embedded per sentence; "
+                    f"{(stream.strings - embedded) / runs / len(some):.0f} strings embedded per sentence; "
                     f"embedding {phases.encode / spent:.0%}, scoring {phases.score / spent:.0%}, "
                     f"pruning {phases.prune / spent:.0%} of the time"
                 )

@@ -13,7 +13,7 @@ import tiny_encoders
 import torch
 
 import mbrace
-from mbrace.neural import matching
+from mbrace.neural import bertscore
 from mbrace.neural.bertscore import BERTScore, known_layer
 from mbrace.utility import Ask, Sentence
 
@@ -49,7 +49,9 @@ def test_a_race_scores_as_the_original_package(kind: str, name: str, device: str
     np.testing.assert_allclose(tables[0].diagonal(), want, atol=tolerance, rtol=0)
     other = [[score.pairs([hypothesis], [reference])[0] for reference in HYPOTHESES] for hypothesis in REFERENCES[1:3]]
     np.testing.assert_allclose(tables[1], other, atol=tolerance, rtol=0)
-    assert score.encoder.embedded == len({*HYPOTHESES, *REFERENCES}) + 2 * 2 * len(HYPOTHESES)  # the last line's too
+    assert score.encoder.stream.strings == len({*HYPOTHESES, *REFERENCES}) + 2 * 2 * len(
+        HYPOTHESES
+    )  # the last line's too
 
 
 def test_bits_do_not_depend_on_what_else_is_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +62,7 @@ def test_bits_do_not_depend_on_what_else_is_scored(tmp_path: Path, monkeypatch: 
     everything = np.arange(len(texts))
     whole = BERTScore(made, layer=LAYER, device="cpu").start([Sentence(0, None, texts)])
     (table,) = whole.score([Ask(0, everything, texts)])
-    monkeypatch.setitem(matching.COSINES, "cpu", 500)
+    monkeypatch.setitem(bertscore.COSINES, "cpu", 500)
     small = BERTScore(made, layer=LAYER, device="cpu", batch_tokens=40).start([Sentence(0, None, texts)] * 2)
     pieces = [small.score([Ask(0, everything[:3], texts[:2]), Ask(1, everything[2:], texts[1:6])])]
     pieces += [small.score([Ask(0, everything[5:6], texts[7:8])]), small.score([Ask(1, everything[:1], texts)])]
@@ -76,7 +78,8 @@ def test_a_layer_is_the_networks_hidden_state(tmp_path: Path) -> None:
 
     made = tiny_encoders.make(tmp_path, "bert")
     score = BERTScore(made, layer=1, device="cpu")
-    ((_, (ids,), vectors),) = score.encoder.stream(["the cat sat"])
+    (ids,) = score.encoder.tokenize(["the cat sat"])
+    ((_, (_, vectors, _)),) = score.encoder.batches(["the cat sat"])
     model = transformers.AutoModel.from_pretrained(made).eval()
     states = model(input_ids=torch.from_numpy(ids)[None], output_hidden_states=True).hidden_states[1][0]
     np.testing.assert_allclose(vectors, (states / states.norm(dim=1, keepdim=True)).detach(), atol=1e-6)
@@ -89,21 +92,18 @@ def test_padded_batches_give_the_same_token_vectors(tmp_path: Path, monkeypatch:
     made = tiny_encoders.make(tmp_path, "xlmr")
     texts = [" ".join(["the cat sat on a mat"] * times) for times in range(1, 5)] + ["the cat", "a", "mat"]
 
-    def rows(*, pads: bool) -> tuple[list[list[int]], list[torch.Tensor], int]:
+    def rows(*, pads: bool) -> tuple[list[torch.Tensor], int]:
         encoder = BERTScore(made, layer=LAYER, device="cpu", batch_tokens=100).encoder
-        encoder.pads = pads
-        ids: list[list[int]] = [[]] * len(texts)
+        encoder.stream.pads = pads
         vectors, batches = [torch.empty(0)] * len(texts), 0
-        for indices, tokens, found in encoder.stream(texts):
-            parts = found.split([len(row) for row in tokens])
-            for index, row, part in zip(indices, tokens, parts, strict=True):
-                ids[index], vectors[index] = row.tolist(), part
+        for indices, (lengths, found, _) in encoder.batches(texts):
+            for index, part in zip(indices.tolist(), found.split(lengths.tolist()), strict=True):
+                vectors[index] = part
             batches += 1
-        return ids, vectors, batches
+        return vectors, batches
 
-    ids, vectors, batches = rows(pads=False)
-    padded_ids, padded, fewer = rows(pads=True)
-    assert ids == padded_ids
+    vectors, batches = rows(pads=False)
+    padded, fewer = rows(pads=True)
     assert fewer < batches
     for plain, other in zip(vectors, padded, strict=True):
         np.testing.assert_allclose(plain, other, atol=1e-5)

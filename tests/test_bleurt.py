@@ -12,7 +12,7 @@ import tiny_bleurt as tiny
 import torch
 
 import mbrace
-from mbrace.cross.bleurt import BLEURT, _cut
+from mbrace.cross.bleurt import BLEURT, cut
 from mbrace.utility import Ask, Sentence
 
 ORACLE = Path(__file__).parent / "oracle"
@@ -56,10 +56,10 @@ def test_a_pair_over_the_limit_is_cut_as_bleurt_cuts_it(tmp_path: Path) -> None:
             (first if len(first) > len(second) else second).pop()
         return len(first), len(second)
 
-    for first in range(9):
-        for second in range(9):
-            for room in range(first + second):
-                assert _cut(first, second, room) == popped([0] * first, [0] * second, room)
+    first, second = (sides.ravel() for sides in np.mgrid[:9, :9])
+    for room in range(18):
+        expected = [popped([0] * a, [0] * b, room) for a, b in zip(first, second, strict=True)]
+        assert list(zip(*cut(first, second, room), strict=True)) == expected
     made = tiny.make(tmp_path, "bleurt-base")
     bleurt, word = BLEURT(made, device="cpu"), "word "
     with pytest.warns(UserWarning, match="limit of 128 tokens"):

@@ -18,7 +18,7 @@ from mbrace.cli import main
 
 ORACLE = Path(__file__).parent / "oracle"
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*length limit:UserWarning", "ignore:.*over the metric's limit")
+pytestmark = pytest.mark.filterwarnings("ignore:.*over the metric's limit")
 FILES = ("scores_encoders", "scores_cross", "scores")
 ENCODERS, CROSS, COMET = (json.loads((ORACLE / f"{name}.json").read_text()) for name in FILES)
 OF_TINY = tiny.HYPOTHESES, tiny.REFERENCES, tiny.SOURCES

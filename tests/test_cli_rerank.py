@@ -20,7 +20,7 @@ from mbrace.utilities.named import load_quality
 
 ORACLE = Path(__file__).parent / "oracle"
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*length limit:UserWarning", "ignore:.*over the metric's limit")
+pytestmark = pytest.mark.filterwarnings("ignore:.*over the metric's limit")
 SCORES = json.loads((ORACLE / "scores_cross.json").read_text())
 MAKE: dict[str, Callable[[Path, str], Path]] = {
     "kiwi-xlmr": tiny_cross.make,

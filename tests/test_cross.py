@@ -7,7 +7,7 @@ import json
 import pickle
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,12 @@ import tiny_cross
 import torch
 
 import mbrace
-from mbrace.cross.batches import Batch, BatchStream, InputRows, Pieces
 from mbrace.cross.metricx import MetricX
+from mbrace.cross.scorer import Pieces
 from mbrace.cross.xcomet import XCOMET, span_score
 from mbrace.neural.comet import Referenceless
 from mbrace.neural.device import prefetched
-
-CPU = torch.device("cpu")
+from mbrace.neural.tokens import Tokens
 
 
 @pytest.fixture(scope="module")
@@ -57,59 +56,28 @@ def records(demo_rows: list[dict[str, Any]]) -> list[mbrace.Record]:
     return [mbrace.Record(["only one"], ["a", "b"], id="lone", source="eine"), *rows]
 
 
-def ids_of(entries: Any) -> list[list[int]]:
-    return [[ord(letter) for letter in text] for _, text in entries]
-
-
-def test_rows_are_joined_cut_and_padded_as_lists_would_be() -> None:
-    random = np.random.default_rng(0)
-    texts = ["".join(random.choice(list("abcdefg"), size=random.integers(0, 9))) for _ in range(40)]
-    tokens = Pieces(ids_of)
-    first, numbers = tokens.fixed([1, 2]), tokens.number(texts)
-    rows = np.stack([np.full(200, first), random.choice(numbers, 200), random.choice(numbers, 200)], axis=1)
-    tokens.ensure(rows)
-    joined = [[1, 2, *map(ord, tokens.text(a) + tokens.text(b))] for _, a, b in rows.tolist()]
-    for width in (1, 7, 30):
-        expected = [(row[:width] + [0] * width)[:width] for row in joined]
-        assert tokens.join(rows, width, pad=0).tolist() == expected
-
-
-def test_a_string_is_tokenised_once() -> None:
+def test_rows_are_joined_and_cut_as_lists_would_be() -> None:
+    """Of strings that are each tokenised once, after pieces of given ids."""
     seen: Counter[str] = Counter()
 
-    def counted(entries: Any) -> list[list[int]]:
-        seen.update(text for _, text in entries)
-        return ids_of(entries)
+    def ids_of(texts: Sequence[str]) -> Tokens:
+        seen.update(texts)
+        return Tokens.of([[ord(letter) for letter in text] for text in texts])
 
-    tokens = Pieces(counted)
-    for texts in (["a", "b", "a"], ["b", "c"]):
-        tokens.ensure(tokens.number(texts))
-    assert seen == Counter("abc")
-
-
-def test_a_gpu_out_of_memory_is_halved_and_said_once() -> None:
-    stream, tokens = BatchStream(pad=0, limit=50, device=CPU, batch_tokens=10_000), Pieces(ids_of)
-    numbers = tokens.number([f"{number:03}" for number in range(30)])
-
-    def small_only(batch: Batch) -> tuple[torch.Tensor]:
-        if len(batch) > 4:
-            raise torch.cuda.OutOfMemoryError("no room")
-        return (batch.ids.sum(dim=1),)
-
-    with pytest.warns(UserWarning, match="out of memory") as caught:
-        outputs = list(stream.run(tokens, [InputRows(np.arange(30), numbers[:, None])], small_only))
-    assert len(caught) == 1
-    assert stream.batch_tokens == 3 * 3  # 30 rows, 15, 7, then 3 and 4, which fit
-    found = dict(
-        itertools.chain.from_iterable(zip(r.positions.tolist(), o[0].tolist(), strict=True) for r, o in outputs)
-    )
-    assert found == {number: sum(map(ord, f"{number:03}")) for number in range(30)}
-
-    def never(batch: Batch) -> tuple[torch.Tensor]:
-        raise torch.cuda.OutOfMemoryError("no room")
-
-    with pytest.raises(mbrace.UserError, match="out of memory for one input of 3 tokens"):
-        list(stream.run(tokens, [InputRows(np.arange(1), numbers[:1, None])], never))
+    random = np.random.default_rng(0)
+    texts = ["".join(random.choice(list("abcdefg"), size=random.integers(0, 9))) for _ in range(40)]
+    pieces = Pieces(ids_of, [[1, 2], []])
+    for _ in range(2):  # new strings between two calls
+        texts.append("zz" + texts[-1])
+        rows = np.stack([np.zeros(200, dtype=np.int64), *random.choice(pieces(texts), (2, 200))], axis=1)
+        kept = random.integers(0, pieces.lengths[rows] + 1)
+        parts = [[[1, 2], *([*map(ord, pieces.texts[number])] for number in row[1:])] for row in rows]
+        wanted = [
+            [one for part, size in zip(row, sizes, strict=True) for one in part[:size]]
+            for row, sizes in zip(parts, kept, strict=True)
+        ]
+        assert [row.tolist() for row in pieces.join(rows, kept)] == wanted
+    assert set(seen.values()) == {1}
 
 
 def test_an_error_in_the_thread_is_raised_where_its_items_are_used() -> None:
@@ -183,23 +151,11 @@ def test_no_input_runs_twice_and_none_after_its_race(xcomet: XCOMET) -> None:
 
 
 def test_a_pair_given_twice_is_scored_once(metricx: MetricX) -> None:
-    before = metricx.stream.rows
+    before = metricx.stream.strings
     found = metricx.pairs(["a b", "c", "a b"], ["d", "e", "d"], ["s", "s", "s"])
-    assert metricx.stream.rows - before == 2
+    assert metricx.stream.strings - before == 2
     assert found[0] == found[2] != found[1]
     assert len(metricx.pairs([], [], [])) == 0
-
-
-def test_texts_that_cannot_be_joined_are_tokenised_as_a_whole(metricx: MetricX) -> None:
-    """Spaces at either end, and none: compared with inputs that were tokenised as one text."""
-    hypotheses = ["a b", " a b", "a b ", "", "a\u200b", "ﬁne \u00a0"]
-    metricx_whole: Any = object.__new__(MetricX)
-    metricx_whole.__dict__.update(metricx.__dict__)
-    metricx_whole.tokenize = lambda entries: [
-        metricx.encode([text])[0] if role == "whole" else None for role, text in entries
-    ]
-    columns = hypotheses, ["the horse"] * 6, ["Quelle"] * 6
-    np.testing.assert_array_equal(metricx.pairs(*columns), metricx_whole.pairs(*columns))
 
 
 def test_metricx_is_clamped_and_negated(tmp_path: Path) -> None:
@@ -217,7 +173,7 @@ def test_metricx_is_clamped_and_negated(tmp_path: Path) -> None:
 
 def test_truncated_inputs_are_counted(folder: Path) -> None:
     utility = XCOMET(tiny_cross.make(folder, "unite-mt-ref"), device="cpu")
-    with pytest.warns(UserWarning, match="length limit"):
+    with pytest.warns(UserWarning, match="limit of 88 tokens"):
         utility.pairs(["x" * 200, "short"], ["b", "c" * 80], None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # it is said once
@@ -250,7 +206,7 @@ def test_a_quality_utility_scores_a_hypothesis_with_its_source_once(folder: Path
     kiwi = XCOMET(tiny_cross.make(folder, "kiwi-xlmr"), device="cpu")
     assert isinstance(kiwi, mbrace.QualityUtility)
     found = kiwi.quality(["a", "b", "a"], ["s", "s", "s"])
-    assert kiwi.stream.rows == 2
+    assert kiwi.stream.strings == 2
     assert found[0] == found[2]
 
 

@@ -17,7 +17,7 @@ from mbrace.utility import Ask, Sentence
 
 ORACLE = Path(__file__).parent / "oracle"
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*length limit:UserWarning", "ignore:.*over the metric's limit")
+pytestmark = pytest.mark.filterwarnings("ignore:.*over the metric's limit")
 SCORES = json.loads((ORACLE / "scores_cross.json").read_text())
 UNIFIED = [name for name in tiny_cross.VARIANTS if not name.startswith("referenceless")]
 LONG = " ".join(f"token{number}" for number in range(400))  # as in the oracle: over MetricX's limits

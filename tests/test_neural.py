@@ -82,7 +82,7 @@ def test_factored_head_is_the_plain_concatenation(
     blocks, expected = [], []
     for rows, columns in ((5, 7), (1, 3), (70, 2)):
         h, r, s = (torch.randn(n, 16, dtype=dtype) for n in (rows, columns, 1))
-        blocks.append(PairBlock(h, head.prepare(h, s), r))
+        blocks.append(PairBlock(h, r, s if features == 6 else None))
         expected.append(plain(head, h, r, s))
     found = head.score_together(blocks) if together else head.score(blocks)
     for table, wanted in zip(found, expected, strict=True):
@@ -166,7 +166,7 @@ def test_a_head_without_memory_for_all_pairs_takes_fewer_and_says_so_once(monkey
     torch.manual_seed(3)
     head = random_head(6, (24, 8), torch.float32)
     vectors, s = torch.randn(60, 16), torch.randn(1, 16)
-    block = PairBlock(vectors, head.prepare(vectors, s), vectors)
+    block = PairBlock(vectors, vectors, s)
     pairs, most = head.pairs, 200
 
     def small_only(given: Any, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,8 @@ import pytest
 import torch
 from test_neural import plain
 
-from mbrace.neural.head import Estimator, PairBlock, choose_kernels
+from mbrace.neural.device import triton_kernels
+from mbrace.neural.head import Estimator, PairBlock
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not torch.cuda.is_available():
@@ -44,7 +45,7 @@ def test_kernels_compute_the_plain_concatenation(
     blocks, expected = [], []
     for rows, columns in ((5, 7), (1, 3), (18, 2)):
         h, r, s = (torch.randn(n, 24).to(DEVICE, dtype) for n in (rows, columns, 1))
-        blocks.append(PairBlock(h, head.prepare(h, s), r))
+        blocks.append(PairBlock(h, r, s if features == 6 else None))
         expected.append(plain(head, h, r, s))
     for table, wanted in zip(head.score_together(blocks), expected, strict=True):
         torch.testing.assert_close(table.double(), wanted, atol=tolerance, rtol=tolerance)
@@ -56,12 +57,10 @@ def test_other_activations(activation: torch.nn.Module) -> None:
     """Those without a kernel go through torch's operations."""
     torch.manual_seed(2)
     head = random_head(4, (24, 8), torch.float32, 16, activation)
-    chosen = choose_kernels(head, DEVICE)
-    assert chosen is None if isinstance(activation, torch.nn.GELU) else isinstance(chosen, kernels.TritonKernels)
+    assert (head._kernels is None) == isinstance(activation, torch.nn.GELU)
     h, r = torch.randn(3, 16).to(DEVICE), torch.randn(4, 16).to(DEVICE)
-    block = PairBlock(h, head.prepare(h, None), r)
     wanted = head.aligned(h.repeat_interleave(4, 0), r.repeat(3, 1), None).view(3, 4)
-    torch.testing.assert_close(head.score_together([block])[0], wanted, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(head.score_together([PairBlock(h, r)])[0], wanted, atol=1e-5, rtol=1e-5)
 
 
 def test_split_parts_are_exact_in_tf32_and_add_up() -> None:
@@ -89,8 +88,10 @@ def test_without_a_compiler_the_head_still_scores(monkeypatch: pytest.MonkeyPatc
 
     head = random_head(4, (24, 8), torch.float32, 16, torch.nn.Tanh())
     monkeypatch.setattr(kernels, "launch", fails)
+    triton_kernels.cache_clear()
     with pytest.warns(UserWarning, match="no C compiler"):
-        assert choose_kernels(head, DEVICE) is None
+        assert head._kernels is None
+    triton_kernels.cache_clear()
 
 
 @pytest.mark.parametrize("units", [7, 96, 384, 1500])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +20,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrace.cross.batches import Batch, BatchStream, InputRows, Pieces
-from mbrace.cross.scorer import CrossEncoder, WindowScorer, chunks
+from mbrace.cross.scorer import CrossEncoder, Pieces, WindowScorer
 from mbrace.errors import UserError, require
 from mbrace.neural import pretrained
+from mbrace.neural.batches import BatchStream
 from mbrace.neural.device import dtype_name, place
 from mbrace.neural.head import linear, to_device
 from mbrace.neural.pretrained import check_weights, read_weights
-from mbrace.neural.tokens import valid_unicode
+from mbrace.neural.tokens import TokenBatch, Tokens, tokenised, valid_unicode
 from mbrace.settings import NetworkOptions
 from mbrace.utility import Sentence
 
@@ -87,34 +87,21 @@ _WORD_PIECES = ("tokenizer.json", "vocab.txt")
 _SPECIAL = ("[CLS]", "[SEP]", "[UNK]", "[PAD]", "[MASK]")
 
 
-class BleurtTokens:
-    """Token ids of single texts, without special tokens; `start` and `end` are the ids of [CLS] and [SEP]."""
-
-    start: int
-    end: int
-    limit: int  # tokens in a pair, special ones included, as stated in the tokenizer's files
-
-    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text."""
-        raise NotImplementedError
-
-
-class WordPieces(BleurtTokens):
-    """BERT's tokenizer, from tokenizer.json or vocab.txt."""
+class WordPieces:
+    """BERT's tokenizer, from tokenizer.json or vocab.txt. `start` and `end` are the ids of [CLS] and [SEP], `limit` the
+    most tokens of a pair, special ones included, as stated in the tokenizer's files."""
 
     def __init__(self, folder: Path, vocabulary: int) -> None:
         made = pretrained.tokenizer(folder, "BertTokenizerFast", vocabulary)
         self.start, self.end, self.limit = made.cls_token_id, made.sep_token_id, made.model_max_length
         self._tokenizer = made.backend_tokenizer
 
-    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text."""
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
-        return [each.ids for each in self._tokenizer.encode_batch(valid_unicode(texts), add_special_tokens=False)]
+    def __call__(self, texts: Sequence[str]) -> Tokens:
+        """Ids of texts, without special tokens."""
+        return tokenised(self._tokenizer, texts, special=False)[0]
 
 
-class SentencePieces(BleurtTokens):
+class SentencePieces:
     """A sentencepiece model, used as in `bleurt-pytorch`: a special token written out in a text becomes that token."""
 
     def __init__(self, folder: Path, file: Path, vocabulary: int) -> None:
@@ -142,9 +129,9 @@ class SentencePieces(BleurtTokens):
         self.limit = int(limit) if isinstance(limit, int | float) and limit > 0 else sys.maxsize
         self._split = re.compile("(" + "|".join(map(re.escape, self._special)) + ")")
 
-    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text."""
-        return [self._ids(text) if "[" in text else self._model.encode(text) for text in valid_unicode(texts)]
+    def __call__(self, texts: Sequence[str]) -> Tokens:
+        """Ids of texts, without special tokens."""
+        return Tokens.of([self._ids(text) for text in valid_unicode(texts)])
 
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = []
@@ -154,7 +141,7 @@ class SentencePieces(BleurtTokens):
         return ids
 
 
-def read_tokens(folder: Path, vocabulary: int) -> BleurtTokens:
+def read_tokens(folder: Path, vocabulary: int) -> WordPieces | SentencePieces:
     """The tokenizer in a BLEURT folder; word pieces come first, as in `bleurt-pytorch`."""
     if any((folder / name).is_file() for name in _WORD_PIECES):
         return WordPieces(folder, vocabulary)
@@ -195,58 +182,50 @@ class BLEURT(CrossEncoder):
         return BleurtScorer(self, sentences)
 
 
+_START, _END = 0, 1  # the numbers of the pieces [CLS] and [SEP]
+
+
 class BleurtScorer(WindowScorer):
     """The inputs of BLEURT for a window."""
 
     utility: BLEURT
+    number: Pieces
 
     def __init__(self, utility: BLEURT, sentences: Sequence[Sentence]) -> None:
-        super().__init__(utility, sentences)
-        self.pieces = Pieces(lambda entries: utility.tokens([text for _, text in entries]))
-        self._start = self.pieces.fixed([utility.tokens.start])
-        self._end = self.pieces.fixed([utility.tokens.end])
-        self._shortened: dict[tuple[int, int], int] = {}  # (piece, tokens kept): the piece of those tokens
+        tokens = utility.tokens
+        super().__init__(utility, sentences, Pieces(tokens, [[tokens.start], [tokens.end]]))
 
     def scores(
         self, hypotheses: NDArray[np.int64], references: NDArray[np.int64], sources: NDArray[np.int64]
     ) -> NDArray[np.float32]:
-        """Scores (pairs,) of distinct pairs."""
-        return self.utility.stream.scores(self.pieces, self._rows(hypotheses, references), self._forward)
+        """Scores (pairs,) of distinct pairs; the texts of a pair over the limit are shortened."""
+        stream, lengths = self.utility.stream, self.number.lengths
+        whole = lengths[references], lengths[hypotheses]
+        first, second = cut(*whole, stream.limit - _AROUND)
+        stream.cut(int((first + second < sum(whole)).sum()))
+        one, start, end = (np.full(len(hypotheses), value) for value in (1, _START, _END))
+        rows = np.stack([start, references, end, hypotheses, end], axis=1)
+        kept = np.stack([one, first, one, second, one], axis=1)
 
-    def _rows(self, hypotheses: NDArray[np.int64], references: NDArray[np.int64]) -> Iterator[InputRows]:
-        """The pairs as rows of pieces; the texts of a pair over the limit are shortened."""
-        stream = self.utility.stream
-        for chunk in chunks([self._start, references, self._end, hypotheses, self._end]):
-            self.pieces.ensure(chunk.pieces)
-            lengths = self.pieces.lengths[chunk.pieces]
-            for row in np.flatnonzero(lengths.sum(axis=1) > stream.limit).tolist():
-                kept = _cut(int(lengths[row, 1]), int(lengths[row, 3]), stream.limit - _AROUND)
-                for column, length in zip((1, 3), kept, strict=True):
-                    chunk.pieces[row, column] = self._first_tokens(int(chunk.pieces[row, column]), length)
-                stream.truncated += 1
-            yield chunk
+        def forward(batch: TokenBatch) -> Tensor:
+            count, batch = len(batch), batch.enough()
+            others = to_device(first[batch.indices] + 2, batch.flat.device)  # tokens of the first segment
+            ids = batch.ids()
+            types = torch.arange(ids.shape[1], device=ids.device)[None] >= others[:, None]
+            return self.utility.network(ids, types.long(), batch.mask())[:count]  # type: ignore[no-any-return]
 
-    def _first_tokens(self, number: int, length: int) -> int:
-        """The number of the piece that holds the first tokens of another piece."""
-        if (number, length) not in self._shortened:
-            self._shortened[number, length] = self.pieces.fixed(self.pieces.ids(number)[:length])
-        return self._shortened[number, length]
-
-    def _forward(self, batch: Batch) -> tuple[Tensor, ...]:
-        tokens = torch.arange(batch.ids.shape[1], device=batch.ids.device)[None]
-        attended = None if batch.even else tokens < batch.lengths[:, None]
-        first = to_device(self.pieces.lengths[batch.rows.pieces[:, 1]] + 2, batch.ids.device)  # first segment
-        return (self.utility.network(batch.ids, (tokens >= first[:, None]).long(), attended),)
+        return stream.scores(first + second, lambda some: self.number.join(rows[some], kept[some]), forward)
 
 
-def _cut(first: int, second: int, room: int) -> tuple[int, int]:
+def cut(first: NDArray[np.int64], second: NDArray[np.int64], room: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Lengths that fit into `room` tokens: the longer text loses tokens first, or the second if both are equal."""
-    over = first + second - room
-    difference = abs(first - second)
-    longer = min(over, difference)
-    first, second = (first - longer, second) if first > second else (first, second - longer)
+    over = np.maximum(first + second - room, 0)
+    longer = np.minimum(over, abs(first - second))
     left = over - longer
-    return first - left // 2, second - (left - left // 2)
+    return (
+        first - np.where(first > second, longer, 0) - left // 2,
+        second - np.where(first > second, 0, longer) - (left - left // 2),
+    )
 
 
 SIZES = (

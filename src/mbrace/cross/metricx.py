@@ -7,22 +7,21 @@ every score here is MetricX's, negated.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from mbrace.cross import mt5
-from mbrace.cross.batches import EMPTY, Batch, BatchStream, InputRows, Pieces
-from mbrace.cross.scorer import HYPOTHESIS, REFERENCE, SOURCE, CrossUtility, WindowScorer, chunks
+from mbrace.cross.scorer import CrossUtility, Numbers, WindowScorer
 from mbrace.errors import UserError
 from mbrace.neural import pretrained
+from mbrace.neural.batches import BatchStream
 from mbrace.neural.device import dtype_name, place
-from mbrace.neural.tokens import valid_unicode
+from mbrace.neural.tokens import Tokens, tokenised
 from mbrace.settings import NetworkOptions
 from mbrace.utility import Sentence
 
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 TOKENIZER = "google/mt5-xl"  # the published recipe's; MetricX's own repositories have none
-LABELS = {HYPOTHESIS: "candidate", REFERENCE: "reference", SOURCE: "source"}
-WHOLE = "whole"  # the role of an input that is tokenised as a single text
+HYPOTHESIS, REFERENCE, SOURCE = "candidate", "reference", "source"  # how an input names its texts
 MOST = 25.0  # the highest (worst) score
 
 
@@ -92,36 +90,10 @@ class MetricX(CrossUtility):
         self.reads_references = not qe
         self.reads_sources = qe or self.version.hybrid
         self.needs_source = self.reads_references and SOURCE in self.version.order
-        self._joins = _joins(self)
 
     def scorer(self, sentences: Sequence[Sentence]) -> MetricXScorer:
         """The scorer of a window of these sentences."""
         return MetricXScorer(self, sentences)
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of texts, without an end of sentence."""
-        backend = self.tokenizer.backend_tokenizer
-        backend.no_padding()
-        backend.no_truncation()
-        return [encoding.ids for encoding in backend.encode_batch(valid_unicode(texts), add_special_tokens=False)]
-
-    def tokenize(self, entries: Sequence[tuple[str, str]]) -> list[list[int] | None]:
-        """Token ids of strings, with the word that names their role, as they would be inside an input; None for a
-        string whose tokens would depend on its neighbours."""
-        if not self._joins:
-            return [self.encode([text])[0] if role == WHOLE else None for role, text in entries]
-        neighbour = self.encode(["x"])[0]  # before and after each string
-        framed = [text if role == WHOLE else f"x {LABELS[role]}: {text} x" for role, text in entries]
-        found: list[list[int] | None] = []
-        for (role, text), ids in zip(entries, self.encode(framed), strict=True):
-            begin, end = len(neighbour), len(ids) - len(neighbour)
-            if role == WHOLE:
-                found.append(ids)
-            elif _is_plain(text) and ids[:begin] == neighbour and ids[end:] == neighbour:
-                found.append(ids[begin:end])
-            else:
-                found.append(None)
-        return found
 
 
 def _version(label: str, given: str | None) -> str:
@@ -151,71 +123,37 @@ def _find_tokenizer(folder: Path, given: str | Path | None) -> Path:
     return pretrained.find(str(given or TOKENIZER), near=(folder, folder.parent), weights=False)
 
 
-def _is_plain(text: str) -> bool:
-    """Whether both ends of a string are visible characters: a tokenizer may merge spaces with their neighbours."""
-    return bool(text) and text[0].isprintable() and text[-1].isprintable() and not (text[0] + text[-1]).count(" ")
-
-
-def _joins(utility: MetricX) -> bool:
-    """Whether the tokenizer splits at spaces, so that inputs can be joined from strings tokenised separately."""
-    utility._joins = True
-    texts = ["A man rides, slowly.", "x", "1,024 Wörter (2023)!", "он сказал", "これは本です", "the the", "source: a"]
-    roles = utility.version.order if utility.reads_references else utility.version.quality
-    rows = [[texts[(begin + step) % len(texts)] for step in range(len(roles))] for begin in range(len(texts))]
-    wholes = utility.encode([_input(roles, row) for row in rows])
-    for row, whole in zip(rows, wholes, strict=True):
-        parts = utility.tokenize(list(zip(roles, row, strict=True)))
-        if any(part is None for part in parts) or [one for part in parts for one in part or ()] != whole:
-            return False
-    return True
-
-
-def _input(roles: Sequence[str], texts: Sequence[str]) -> str:
-    """The text of an input."""
-    return " ".join(f"{LABELS[role]}: {text}" for role, text in zip(roles, texts, strict=True))
-
-
 class MetricXScorer(WindowScorer):
-    """The inputs of MetricX for a window."""
+    """The inputs of MetricX for a window, which are tokenised as whole texts."""
 
     utility: MetricX
 
     def __init__(self, utility: MetricX, sentences: Sequence[Sentence]) -> None:
-        super().__init__(utility, sentences)
-        self.pieces = Pieces(utility.tokenize)
-
-    def number(self, texts: Iterable[str], role: str) -> NDArray[np.int64]:
-        """The numbers of strings in a role: each is tokenised with the word that names its role."""
-        return self.pieces.number(texts, role)
+        super().__init__(utility, sentences, Numbers())
 
     def scores(
         self, hypotheses: NDArray[np.int64], references: NDArray[np.int64], sources: NDArray[np.int64]
     ) -> NDArray[np.float32]:
         """Scores (pairs,) of distinct pairs."""
         columns = {HYPOTHESIS: hypotheses, REFERENCE: references, SOURCE: sources}
-        return self._run(self.utility.version.order, columns)
+        return self._run({role: columns[role] for role in self.utility.version.order})
 
     def qualities(self, hypotheses: NDArray[np.int64], sources: NDArray[np.int64]) -> NDArray[np.float32]:
         """Scores (hypotheses,) with their sources alone."""
-        return self._run(self.utility.version.quality, {HYPOTHESIS: hypotheses, SOURCE: sources})
+        columns = {HYPOTHESIS: hypotheses, SOURCE: sources}
+        return self._run({role: columns[role] for role in self.utility.version.quality})
 
-    def _run(self, roles: Sequence[str], columns: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
-        rows = self._rows(roles, [columns[role] for role in roles])
-        errors = self.utility.stream.scores(self.pieces, rows, self._forward)
-        return -errors.clip(0.0, MOST)
+    def _run(self, columns: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        """Scores of inputs, given as the numbers of their texts by role, in order."""
+        texts, stream = self.number.texts, self.utility.stream
+        characters = np.array([len(text) for text in texts])
+        backend = self.utility.tokenizer.backend_tokenizer
 
-    def _rows(self, roles: Sequence[str], columns: Sequence[NDArray[np.int64]]) -> Iterator[InputRows]:
-        """The inputs, joined from their strings; an input with a string that cannot be joined is tokenised as a
-        whole."""
-        for chunk in chunks(columns):
-            self.pieces.ensure(chunk.pieces)
-            apart = np.flatnonzero((self.pieces.lengths[chunk.pieces] == -2).any(axis=1))
-            if len(apart):
-                texts = [[self.pieces.text(number) for number in row] for row in chunk.pieces[apart].tolist()]
-                wholes = self.pieces.number((_input(roles, row) for row in texts), WHOLE)
-                chunk.pieces[apart] = EMPTY
-                chunk.pieces[apart, 0] = wholes
-            yield chunk
+        def tokens_of(some: NDArray[np.int64]) -> Tokens:
+            parts = [[f"{role}: {texts[n]}" for n in column[some].tolist()] for role, column in columns.items()]
+            tokens, cut = tokenised(backend, map(" ".join, zip(*parts, strict=True)), stream.limit, special=False)
+            stream.cut(cut)
+            return tokens
 
-    def _forward(self, batch: Batch) -> tuple[Tensor, ...]:
-        return (self.utility.network(batch),)
+        sizes = np.sum([characters[column] for column in columns.values()], axis=0)
+        return -stream.scores(sizes, tokens_of, self.utility.network).clip(0.0, MOST)

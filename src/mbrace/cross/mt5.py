@@ -16,11 +16,10 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from mbrace.cross.batches import Batch
 from mbrace.errors import UserError, require
 from mbrace.neural import pretrained
-from mbrace.neural.encoder import repeats_for_cpu
 from mbrace.neural.pretrained import check_weights, from_pretrained, read_weights
+from mbrace.neural.tokens import TokenBatch, repeats_for_cpu
 
 SCORED = 250089  # the token <extra_id_10>, whose logit is the score
 FIRST = 0  # the token the decoder begins with
@@ -113,13 +112,12 @@ class MT5Network:
         self._output = output * config.d_model**-0.5 if config.tie_word_embeddings else output
         self._bias: Tensor | None = None  # of the last length: batches come sorted by length
 
-    def __call__(self, batch: Batch) -> Tensor:
+    def __call__(self, batch: TokenBatch) -> Tensor:
         """The logits (rows,)."""
-        tokens = torch.arange(batch.ids.shape[1], device=batch.ids.device)
-        padding = None if batch.even else tokens[None] >= batch.lengths[:, None]
-        states = self._encode(batch.ids, padding)
-        rows = len(states)
-        if states.device.type == "cpu" and (times := repeats_for_cpu(rows)) > 1:
+        rows, batch = len(batch), batch.enough()
+        padding = None if batch.even else ~batch.attended()
+        states = self._encode(batch.ids(), padding)
+        if states.device.type == "cpu" and (times := repeats_for_cpu(len(states))) > 1:
             states = states.repeat(times, 1, 1)
             padding = padding if padding is None else padding.repeat(times, 1)
         return self._decode(states, padding)[:rows]

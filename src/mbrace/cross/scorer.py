@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.cross.batches import CHUNK, BatchStream, InputRows, Pieces
-from mbrace.errors import UserError, warn
+from mbrace.errors import UserError
 from mbrace.metrics.base import Rebuilt
+from mbrace.neural.batches import BatchStream
+from mbrace.neural.tokens import Tokens
 from mbrace.sampler import doubling
 from mbrace.utility import (
     Ask,
@@ -20,22 +21,56 @@ from mbrace.utility import (
     split_tables,
 )
 
-HYPOTHESIS, REFERENCE, SOURCE = ROLES = ("hypothesis", "reference", "source")
+
+class Numbers:
+    """Distinct strings of a window, numbered."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._numbers: dict[str, int] = {}
+
+    def __call__(self, texts: Iterable[str]) -> NDArray[np.int64]:
+        """The numbers of strings; the same string has the same number."""
+        found = []
+        for text in texts:
+            number = self._numbers.setdefault(text, len(self.texts))
+            if number == len(self.texts):
+                self.texts.append(text)
+            found.append(number)
+        return np.array(found, dtype=np.int64)
+
+
+class Pieces(Numbers):
+    """Strings that are tokenised once, and joined to rows of a network. The first numbers are of `fixed` token ids."""
+
+    def __init__(self, tokenize: Callable[[Sequence[str]], Tokens], fixed: Sequence[Sequence[int]] = ()) -> None:
+        super().__init__()
+        self._tokenize, self._tokens = tokenize, Tokens.of(fixed)
+        self.texts += [""] * len(fixed)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """(pieces,): their numbers of tokens."""
+        new = self.texts[len(self._tokens) :]
+        if new:
+            self._tokens = self._tokens.joined(self._tokenize(new))
+        return self._tokens.lengths
+
+    def join(self, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> Tokens:
+        """Token ids of rows (rows, parts) of pieces end to end, of each piece the first `lengths` (rows, parts)."""
+        sizes = lengths.ravel()
+        begins = self._tokens.starts[rows].ravel() - (np.cumsum(sizes) - sizes)
+        return Tokens(self._tokens.flat[np.repeat(begins, sizes) + np.arange(sizes.sum())], lengths.sum(axis=1))
 
 
 class WindowScorer:
-    """The Scorer of one window: its strings are numbered, and tokenised once, in `pieces`. `pairs` has no sentences."""
+    """The Scorer of one window, whose strings have numbers. `pairs` has no sentences."""
 
     utility: CrossEncoder
-    pieces: Pieces
     encode_seconds = 0.0  # spent so far on inputs without a reference
 
-    def __init__(self, utility: CrossEncoder, sentences: Sequence[Sentence]) -> None:
-        self.utility, self._sentences = utility, sentences
-
-    def number(self, texts: Iterable[str], role: str) -> NDArray[np.int64]:
-        """The numbers of strings as hypotheses, references or sources. Here they are tokenised alike in every role."""
-        return self.pieces.number(texts)
+    def __init__(self, utility: CrossEncoder, sentences: Sequence[Sentence], number: Numbers) -> None:
+        self.utility, self._sentences, self.number = utility, sentences, number
 
     def scores(
         self, hypotheses: NDArray[np.int64], references: NDArray[np.int64], sources: NDArray[np.int64]
@@ -53,10 +88,10 @@ class WindowScorer:
         for ask in asks:
             sentence, rows, width = self._sentences[ask.sentence], len(ask.hypotheses), len(ask.references)
             hypotheses = (sentence.hypotheses[index] for index in ask.hypotheses.tolist())
-            columns[0].append(np.repeat(self.number(hypotheses, HYPOTHESIS), width))
-            columns[1].append(np.tile(self.number(ask.references, REFERENCE), rows))
+            columns[0].append(np.repeat(self.number(hypotheses), width))
+            columns[1].append(np.tile(self.number(ask.references), rows))
             if self.utility.needs_source:
-                columns[2].append(np.repeat(self.number([sentence.source or ""], SOURCE), rows * width))
+                columns[2].append(np.repeat(self.number([sentence.source or ""]), rows * width))
         return split_tables(self.score_pairs([np.concatenate(column) for column in columns if column]), asks)
 
     def score_pairs(self, columns: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
@@ -65,9 +100,7 @@ class WindowScorer:
         if not columns or not len(columns[0]):
             return np.empty(0, dtype=np.float32)
         (hypotheses, references, *sources), index = _distinct(columns)
-        found = self.scores(hypotheses, references, sources[0] if sources else np.empty(0, dtype=np.int64))
-        self.utility.warn_of_truncation()
-        return found[index]
+        return self.scores(hypotheses, references, sources[0] if sources else np.empty(0, dtype=np.int64))[index]
 
 
 class CrossEncoder(Rebuilt):
@@ -77,7 +110,6 @@ class CrossEncoder(Rebuilt):
     schedule = doubling(8, 256)
     needs_source: bool
     stream: BatchStream
-    _warned_of_truncation = False
 
     def scorer(self, sentences: Sequence[Sentence]) -> WindowScorer:
         """The scorer of a window of these sentences."""
@@ -98,15 +130,8 @@ class CrossEncoder(Rebuilt):
     ) -> NDArray[np.float32]:
         """Scores (pairs,) of hypothesis i against reference i (and source i); equal pairs are scored once."""
         refuse_quality_only(self)
-        scorer, texts = self.scorer([]), pair_columns(self, hypotheses, references, sources)
-        return scorer.score_pairs([scorer.number(*both) for both in zip(texts, ROLES, strict=False)])
-
-    def warn_of_truncation(self) -> None:
-        """Say so once if texts were cut."""
-        if self.truncated and not self._warned_of_truncation:
-            self._warned_of_truncation = True
-            limit = f"length limit of {self.stream.limit} tokens"
-            warn(f"{self.name}: text over the metric's {limit} is cut there, as the original cuts it")
+        scorer, columns = self.scorer([]), pair_columns(self, hypotheses, references, sources)
+        return scorer.score_pairs([scorer.number(texts) for texts in columns])
 
 
 class CrossUtility(CrossEncoder):
@@ -123,10 +148,8 @@ class CrossUtility(CrossEncoder):
         if not hypotheses:
             return np.empty(0, dtype=np.float32)
         scorer = self.scorer([])
-        columns, index = _distinct([scorer.number(hypotheses, HYPOTHESIS), scorer.number(sources, SOURCE)])
-        found = scorer.qualities(*columns)
-        self.warn_of_truncation()
-        return found[index]
+        columns, index = _distinct([scorer.number(hypotheses), scorer.number(sources)])
+        return scorer.qualities(*columns)[index]
 
 
 def _distinct(columns: Sequence[NDArray[np.int64]]) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
@@ -137,12 +160,3 @@ def _distinct(columns: Sequence[NDArray[np.int64]]) -> tuple[list[NDArray[np.int
         key = key.ravel() * (int(column.max()) + 1) + column
     _, first, index = np.unique(key, return_index=True, return_inverse=True)
     return [column[first] for column in columns], index.ravel()
-
-
-def chunks(parts: Sequence[NDArray[np.int64] | int], size: int = CHUNK) -> Iterator[InputRows]:
-    """Rows of aligned columns of piece numbers (or one for all rows), a chunk at a time."""
-    count = max(len(part) for part in parts if not isinstance(part, int))
-    for begin in range(0, count, size):
-        end = min(begin + size, count)
-        columns = [np.full(end - begin, part) if isinstance(part, int) else part[begin:end] for part in parts]
-        yield InputRows(np.arange(begin, end), np.stack(columns, axis=1).astype(np.int64))

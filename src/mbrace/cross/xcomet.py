@@ -18,16 +18,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrace.cross.batches import Batch, BatchStream, InputRows, Pieces
-from mbrace.cross.scorer import CrossUtility, WindowScorer, chunks
+from mbrace.cross.scorer import CrossUtility, Pieces, WindowScorer
 from mbrace.errors import UserError
 from mbrace.neural import checkpoint as layout
 from mbrace.neural import pretrained
+from mbrace.neural.batches import BatchStream
 from mbrace.neural.device import dtype_name, place
 from mbrace.neural.encoder import Readout
 from mbrace.neural.head import FeedForward, linear, to_device
 from mbrace.neural.pretrained import check_weights
-from mbrace.neural.tokens import valid_unicode
+from mbrace.neural.tokens import TokenBatch, Tokens, tokenised
 from mbrace.settings import NetworkOptions
 from mbrace.utility import Sentence
 
@@ -101,20 +101,19 @@ class XCOMETNetwork:
         """The length limit, as the original computes it for every encoder."""
         return int(self.model.config.max_position_embeddings) - 2
 
-    def __call__(self, batch: Batch, own: Tensor, labelled: int) -> tuple[Tensor, ...]:
+    def __call__(self, batch: TokenBatch, own: Tensor, labelled: int) -> tuple[Tensor, ...]:
         """Scores (rows,), and for XCOMET probabilities (rows, labelled, classes) of the first `labelled` tokens.
 
         `own` (rows,) is the number of tokens of the hypothesis, including the special tokens around it.
         """
-        tokens = torch.arange(batch.ids.shape[1], device=batch.ids.device)[None]
-        given: dict[str, Any] = {"attention_mask": None if batch.even else tokens < batch.lengths[:, None]}
+        ids, layers = batch.ids(), self.model.config.num_hidden_layers + 1
+        given: dict[str, Any] = {"input_ids": ids, "attention_mask": batch.mask()}
         if self.token_types:
-            given["token_type_ids"] = (tokens >= own[:, None]).long()
-        last = self.readout.weights is None and self.readout.layer == self.model.config.num_hidden_layers
-        all_layers = not last or self.labels is not None
-        out = self.model(input_ids=batch.ids, output_hidden_states=all_layers, return_dict=True, **given)
-        states = out.hidden_states if all_layers else {self.readout.layer: out.last_hidden_state}
-        score = self.head(self.readout(states, None, batch.lengths))
+            given["token_type_ids"] = (torch.arange(ids.shape[1], device=ids.device)[None] >= own[:, None]).long()
+        all_layers = self.labels is not None or self.readout.reads(layers) != {layers - 1}
+        out = self.model(output_hidden_states=all_layers, return_dict=True, **given)
+        states = out.hidden_states if all_layers else [None] * (layers - 1) + [out.last_hidden_state]
+        score = self.head(self.readout.by_length(states, batch))
         if self.labels is None:
             return (score,)
         words = states[self.word_layer][:, :labelled].float()
@@ -203,15 +202,6 @@ class XCOMET(CrossUtility):
         """The scorer of a window of these sentences."""
         return XCOMETScorer(self, sentences)
 
-    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each string with the special tokens around them, cut to the limit of one segment."""
-        backend = self.network.tokenizer.backend_tokenizer
-        backend.no_padding()
-        backend.enable_truncation(self.network.positions - 2)
-        encodings = backend.encode_batch(valid_unicode(texts))
-        self.stream.truncated += sum(1 for encoding in encodings if encoding.overflowing)
-        return [encoding.ids for encoding in encodings]
-
 
 # Scores (rows,) and, where the network has labels, their probabilities in each row, (tokens, classes).
 Scored: TypeAlias = tuple[NDArray[np.float32], list[NDArray[np.float32]]]
@@ -221,16 +211,14 @@ class XCOMETScorer(WindowScorer):
     """The strings of a window, and its hypotheses' scores with their sources."""
 
     utility: XCOMET
+    number: Pieces
 
     def __init__(self, utility: XCOMET, sentences: Sequence[Sentence]) -> None:
-        super().__init__(utility, sentences)
-        self.network = utility.network
-        self.pieces = Pieces(self._tokenize)
-        tokenizer = self.network.tokenizer
-        self._first = self.pieces.fixed([tokenizer.cls_token_id])
-        self._between = self.pieces.fixed([tokenizer.sep_token_id] * (2 if self.network.doubles_separator else 1))
-        self._last = self.pieces.fixed([tokenizer.sep_token_id])
-        self._labelled: dict[str, int] = {}  # by string: how many `<pad>` were taken out of it
+        self.network, tokenizer = utility.network, utility.network.tokenizer
+        between = [tokenizer.sep_token_id] * (2 if self.network.doubles_separator else 1)
+        fixed = [[tokenizer.cls_token_id], between, [tokenizer.sep_token_id]]
+        super().__init__(utility, sentences, Pieces(self._tokenize, fixed))
+        self._dropped = np.zeros(len(fixed), dtype=np.int64)  # of each piece: how many `<pad>` were taken out of it
         self._of_sources: dict[tuple[int, int], tuple[np.float32, NDArray[np.float32]]] = {}  # (hypothesis, source)
 
     def scores(
@@ -284,40 +272,47 @@ class XCOMETScorer(WindowScorer):
 
     def _run(self, hypotheses: NDArray[np.int64], others: Sequence[NDArray[np.int64]]) -> Scored:
         """Scores (rows,) of the hypothesis joined with the other segments, and the probabilities of its labels."""
-        parts: list[NDArray[np.int64] | int] = [self._first, hypotheses]
-        for other in others:
-            parts += [self._between, other]
-        positions, scores, labels = [], [], [np.empty((0, len(PENALTIES)), dtype=np.float32)] * len(hypotheses)
-        stream = self.utility.stream
-        for rows, outputs in stream.run(self.pieces, chunks([*parts, self._last]), self._forward):
-            positions.append(rows.positions)
+        stream, lengths = self.utility.stream, self.number.lengths
+        first, between, last = (np.full(len(hypotheses), number) for number in range(3))
+        rows = np.stack([first, hypotheses, *(each for other in others for each in (between, other)), last], axis=1)
+        kept = lengths[rows]
+        ends = kept.cumsum(axis=1)
+        stream.cut(int((ends[:, -1] > stream.limit).sum()))
+        kept = np.clip(stream.limit - (ends - kept), 0, kept)
+        own = lengths[hypotheses] + 2
+        # As many tokens have labels as the hypothesis had before `<pad>` was taken out of it, special tokens included,
+        # as the original counts them.
+        counts = own + self._dropped[hypotheses]
+
+        def forward(batch: TokenBatch) -> tuple[Tensor, ...]:
+            count, batch = len(batch), batch.enough()
+            found = self.network(
+                batch, to_device(own[batch.indices], batch.flat.device), int(counts[batch.indices].max())
+            )
+            return tuple(output[:count] for output in found)
+
+        def tokens_of(some: NDArray[np.int64]) -> Tokens:
+            return self.number.join(rows[some], kept[some])
+
+        sizes = kept.sum(axis=1)
+        indices, scores, labels = [], [], [np.empty((0, len(PENALTIES)), dtype=np.float32)] * len(hypotheses)
+        for some, outputs in stream.run(sizes, tokens_of, forward):
+            indices.append(some)
             scores.append(outputs[0])
             if self.network.labels is not None:
-                counts = np.minimum(self._label_counts(rows), self.pieces.lengths[rows.pieces].sum(axis=1)).tolist()
-                tables = outputs[1].cpu().numpy()
-                for position, table, count in zip(rows.positions.tolist(), tables, counts, strict=True):
-                    labels[position] = table[:count]
-        return torch.cat(scores).float().cpu().numpy()[np.argsort(np.concatenate(positions))], labels
+                tables, most = outputs[1].cpu().numpy(), np.minimum(counts, sizes)[some].tolist()
+                for index, table, size in zip(some.tolist(), tables, most, strict=True):
+                    labels[index] = table[:size]
+        return torch.cat(scores).float().cpu().numpy()[np.argsort(np.concatenate(indices))], labels
 
-    def _forward(self, batch: Batch) -> tuple[Tensor, ...]:
-        own = to_device(self.pieces.lengths[batch.rows.pieces[:, 1]] + 2, batch.ids.device)
-        labelled = 0 if self.network.labels is None else int(self._label_counts(batch.rows).max())
-        return self.network(batch, own, labelled)
-
-    def _label_counts(self, rows: InputRows) -> NDArray[np.int64]:
-        """How many tokens of each row have labels: as many as the hypothesis had before `<pad>` was taken out of it,
-        special tokens included, as the original counts them."""
-        own = rows.pieces[:, 1]
-        numbers, index = np.unique(own, return_inverse=True)
-        extra = np.array([self._labelled.get(self.pieces.text(number), 0) for number in numbers.tolist()])
-        return self.pieces.lengths[own] + 2 + extra[index.ravel()]  # type: ignore[no-any-return]
-
-    def _tokenize(self, entries: Sequence[tuple[str, str]]) -> list[list[int]]:
-        """Each string without special tokens around it and without literal `<pad>`, which the original drops."""
-        pad, joined = self.network.tokenizer.pad_token_id, []
-        for (_, text), ids in zip(entries, self.utility.tokenize([text for _, text in entries]), strict=True):
-            kept = [one for one in ids if one != pad]
-            if len(kept) < len(ids):
-                self._labelled[text] = len(ids) - len(kept)
-            joined.append(kept[1:-1])
-        return joined
+    def _tokenize(self, texts: Sequence[str]) -> Tokens:
+        """Token ids of each string, cut to the limit of one segment, without special tokens around them and without
+        literal `<pad>`, which the original drops."""
+        tokenizer, stream = self.network.tokenizer, self.utility.stream
+        whole, cut = tokenised(tokenizer.backend_tokenizer, texts, self.network.positions - 2)
+        stream.cut(cut)
+        inner = [ids[1:-1] for ids in whole]
+        kept = [ids[ids != tokenizer.pad_token_id] for ids in inner]
+        dropped = [len(ids) - len(some) for ids, some in zip(inner, kept, strict=True)]
+        self._dropped = np.append(self._dropped, dropped)
+        return Tokens.of([ids.tolist() for ids in kept])

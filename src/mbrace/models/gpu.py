@@ -8,7 +8,6 @@ of the recording only once.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,8 +18,7 @@ from typing import Any
 import torch
 
 from mbrace.errors import warn
-from mbrace.neural.device import first_line
-from mbrace.neural.packed import kernel_for
+from mbrace.neural.device import first_line, triton_kernels
 
 MOST_ROWS = 16384  # more rows keep a GPU busy for longer than the host takes to start a step
 _failed: set[torch.device] = set()  # devices on which a recording has failed
@@ -56,8 +54,7 @@ class Recorder:
 @cache
 def kernels_for(device: torch.device) -> ModuleType | None:
     """The module of Triton kernels (kernels.py), where they can be used: on a CPU only in Triton's interpreter."""
-    interpreted = device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
-    if not interpreted and kernel_for(device) is None:  # which tries a kernel
+    if triton_kernels(device) is None:  # which tries one
         return None
     from mbrace.models import kernels
 

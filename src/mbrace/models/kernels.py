@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mbrace.neural.device import launch
+from mbrace.neural.kernels import launch
 
 FEW_ROWS = 2048  # up to this many, torch's matrix products are faster than ours even if most rows are unused
 

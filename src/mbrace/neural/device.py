@@ -8,9 +8,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from mbrace.errors import SettingError, UserError, require
+from mbrace.errors import SettingError, UserError, require, warn
 from mbrace.settings import Network, NetworkOptions
 from mbrace.utility import limit_helpers
 
@@ -114,13 +115,23 @@ def supports_triton(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
-    """Run a Triton kernel on the device of its first argument; on a CPU, in Triton's interpreter."""
+@cache
+def triton_kernels(device: torch.device) -> Any:
+    """The module of our Triton kernels; None where they cannot run, which one small kernel finds out. (On a CPU they
+    run only in Triton's interpreter, for tests.)"""
     import torch
 
-    device = arguments[0].device
-    with contextlib.nullcontext() if device.type == "cpu" else torch.cuda.device(device):
-        kernel[(programs,)](*arguments, **constants)
+    if not supports_triton(device) and not (device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"):
+        return None
+    try:
+        from mbrace.neural import kernels
+
+        one = torch.ones(1, 96, device=device)
+        kernels.fused_add_norm(one, one, one[0], one[0], 1e-5)
+    except Exception as error:  # such as no Triton, or no compiler for its launcher
+        warn(f"networks run without Triton's kernels, slower ({first_line(error)})")
+        return None
+    return kernels
 
 
 def halve_on_oom(work: Callable[[Any], Item], rows: Any, one: str, smaller: Callable[[Any], None]) -> list[Item]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mbrace.errors import UserError, warn
-from mbrace.neural.device import first_line, halve_on_oom
-from mbrace.neural.encoder import repeats_for_cpu
+from mbrace.neural.device import halve_on_oom, triton_kernels
+from mbrace.neural.tokens import repeats_for_cpu
 
 # Bytes of the pairs scored at a time: a CPU is fastest with what fits its cache; a GPU needs large products.
 _BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 5 << 28}
@@ -30,11 +30,11 @@ _FEWEST_PAIRS = 64
 
 @dataclass(frozen=True)
 class PairBlock:
-    """One ask as vectors: hypotheses x references of one sentence."""
+    """One ask as vectors: hypotheses x references of one sentence, and its source where the head reads it."""
 
     hypotheses: Tensor  # (hypotheses, units)
-    prepared: Tensor  # (hypotheses, ...): what `Head.prepare` made of them
     references: Tensor  # (references, units)
+    source: Tensor | None = None  # (1, units)
 
 
 def to_device(indices: NDArray[np.int64], device: torch.device) -> Tensor:
@@ -55,36 +55,15 @@ def all_pairs(blocks: Sequence[PairBlock]) -> tuple[Tensor, Tensor]:
     return row + (at - first) // width, column + (at - first) % width
 
 
-class Head(Protocol):
-    """Scores of pairs from vectors."""
-
-    def prepare(self, hypotheses: Tensor, sources: Tensor | None) -> Tensor:
-        """The part of the score that does not depend on the reference, a row per hypothesis. `sources` has as many
-        rows, or one."""
-        ...
-
-    def score(self, blocks: Sequence[PairBlock]) -> list[Tensor]:
-        """A table (hypotheses, references) per block, float32."""
-        ...
-
-    def aligned(self, hypotheses: Tensor, references: Tensor, sources: Tensor | None) -> Tensor:
-        """Scores (pairs,) of hypothesis i against reference i."""
-        ...
-
-
 class Cosine:
-    """The cosine of two vectors; `UnitEncoder` has normalised them."""
-
-    def prepare(self, hypotheses: Tensor, sources: Tensor | None) -> Tensor:
-        """Nothing to prepare: (hypotheses, 0)."""
-        return hypotheses[:, :0]
+    """The cosine of two vectors of length 1."""
 
     def score(self, blocks: Sequence[PairBlock]) -> list[Tensor]:
-        """One matrix product per block."""
+        """A table (hypotheses, references) per block, each by one matrix product."""
         return [linear(block.hypotheses, block.references) for block in blocks]
 
     def aligned(self, hypotheses: Tensor, references: Tensor, sources: Tensor | None) -> Tensor:
-        """Dot products of rows."""
+        """Scores (pairs,) of hypothesis i against reference i."""
         return (hypotheses * references).sum(dim=1)
 
 
@@ -118,7 +97,7 @@ class PairVectors(NamedTuple):
 
     hypotheses: Tensor  # (hypotheses, units)
     references: Tensor  # (references, units)
-    prepared: Tensor  # (hypotheses, first hidden size)
+    prepared: Tensor  # (hypotheses, first hidden size): the first layer's part for each hypothesis
     reference_part: Tensor  # (references, first hidden size)
 
 
@@ -139,54 +118,50 @@ class Estimator(FeedForward):
         self._hypothesis, self._reference = first[:, :units], first[:, units : 2 * units]
         self.pair_weight = first[:, 2 * units : 4 * units].contiguous()  # over h*r and |h-r|
         self._source = first[:, 4 * units :].contiguous() if self.reads_source else None
-        # numbers held in memory per pair
-        self._width = 2 * units + sum(len(bias) for _, bias in layers) + len(self._bias)
-        self._bytes = 0  # of pairs at a time, once the GPU has run out of memory with _BLOCK_BYTES; 0: it has not
+        numbers = 2 * units + sum(len(bias) for _, bias in layers) + len(self._bias)  # held in memory per pair
+        size = _BLOCK_BYTES["cpu" if first.device.type == "cpu" else "cuda"]
+        self._most_pairs = max(_FEWEST_PAIRS, size // (first.element_size() * numbers))  # scored at a time
+        self._warned_of_memory = False
 
     @property
     def reads_source(self) -> bool:
         """Whether it has the two features with the source."""
         return self.features == 6
 
-    def prepare(self, hypotheses: Tensor, sources: Tensor | None) -> Tensor:
-        """The first layer's part for each hypothesis, bias included: (hypotheses, first hidden size)."""
-        part = linear(hypotheses, self._hypothesis) + self._bias
-        if self._source is not None:
-            assert sources is not None
-            part += linear(torch.cat([hypotheses * sources, (hypotheses - sources).abs()], dim=1), self._source)
-        return part
-
     def score(self, blocks: Sequence[PairBlock]) -> list[Tensor]:
-        """All pairs of all blocks. On a GPU as many blocks as fill it share matrix products. On a CPU each block has
-        its own, so that a sentence's scores have the same bits whatever else is in the window."""
+        """A table (hypotheses, references) per block, float32. On a GPU as many blocks as fill it share matrix
+        products. On a CPU each block has its own, so that a sentence's scores have the same bits whatever else is in
+        the window."""
         groups: list[list[PairBlock]] = []
         room = 0
         for block in blocks:
             pairs = len(block.hypotheses) * len(block.references)
             if not groups or pairs > room:
                 groups.append([])
-                room = 0 if block.hypotheses.device.type == "cpu" else self._piece(block.references)
+                room = 0 if block.hypotheses.device.type == "cpu" else self._most_pairs
             groups[-1].append(block)
             room -= pairs
         return [table for group in groups for table in self.score_together(group)]
 
-    def _piece(self, of: Tensor) -> int:
-        """How many pairs are scored at a time."""
-        size = self._bytes or _BLOCK_BYTES["cpu" if of.device.type == "cpu" else "cuda"]
-        return max(_FEWEST_PAIRS, size // (of.element_size() * self._width))
-
     def score_together(self, blocks: Sequence[PairBlock]) -> list[Tensor]:
-        """All pairs of all blocks in shared matrix products, in pieces that fit memory."""
-        if not blocks:
-            return []
+        """The same for blocks that share matrix products, in pieces that fit memory."""
         shapes = [(len(block.hypotheses), len(block.references)) for block in blocks]
-        hypotheses, prepared, references = (
-            torch.cat([getattr(block, side) for block in blocks]) for side in ("hypotheses", "prepared", "references")
-        )
+        hypotheses = torch.cat([block.hypotheses for block in blocks])
+        references = torch.cat([block.references for block in blocks])
+        sources = [each.source.expand_as(each.hypotheses) for each in blocks if each.source is not None]
+        prepared = self._prepare(hypotheses, torch.cat(sources) if sources else None)
         vectors = PairVectors(hypotheses, references, prepared, linear(references, self._reference))
         scores = self._score(vectors, *all_pairs(blocks))
         tables = torch.split(scores, [rows * columns for rows, columns in shapes])
         return [table.view(shape) for table, shape in zip(tables, shapes, strict=True)]
+
+    def _prepare(self, hypotheses: Tensor, sources: Tensor | None) -> Tensor:
+        """The first layer's part for each hypothesis, bias included: (hypotheses, first hidden size)."""
+        part = linear(hypotheses, self._hypothesis) + self._bias
+        if self._source is not None:
+            assert sources is not None
+            part += linear(torch.cat([hypotheses * sources, (hypotheses - sources).abs()], dim=1), self._source)
+        return part
 
     def _score(self, vectors: PairVectors, rows: Tensor, columns: Tensor) -> Tensor:
         """Scores (pairs,) of these rows and columns, in pieces of about the same size that fit memory: a small last one
@@ -196,11 +171,12 @@ class Estimator(FeedForward):
             return self.pairs(vectors, rows[part.start : part.stop], columns[part.start : part.stop])
 
         def smaller(half: range) -> None:
-            if not self._bytes:
+            self._most_pairs = max(_FEWEST_PAIRS, len(half))
+            if not self._warned_of_memory:
+                self._warned_of_memory = True
                 warn("the GPU is out of memory: the head goes on with fewer pairs at a time")
-            self._bytes = max(_FEWEST_PAIRS, len(half)) * self._width * vectors.references.element_size()
 
-        pieces = max(1, -(-len(rows) // self._piece(vectors.references)))
+        pieces = max(1, -(-len(rows) // self._most_pairs))
         ends = [len(rows) * piece // pieces for piece in range(pieces + 1)]
         parts = [halve_on_oom(score, range(*both), "one pair", smaller) for both in itertools.pairwise(ends)]
         return torch.cat([scores for part in parts for scores in part])
@@ -218,7 +194,8 @@ class Estimator(FeedForward):
     @cached_property
     def _kernels(self) -> Any:
         """Triton's, or None for torch's operations."""
-        return choose_kernels(self, self.pair_weight.device)
+        kernels = triton_kernels(self.pair_weight.device)
+        return kernels.TritonKernels(self) if kernels is not None and kernels.has_activation(self) else None
 
     def aligned(self, hypotheses: Tensor, references: Tensor, sources: Tensor | None) -> Tensor:
         """Scores (pairs,) of aligned rows, over all features concatenated, as in the original's `estimate`."""
@@ -228,6 +205,9 @@ class Estimator(FeedForward):
             assert sources is not None
             features += [h * sources, (h - sources).abs()]
         return self(torch.cat(features, dim=1))
+
+
+Head: TypeAlias = Cosine | Estimator
 
 
 def linear(rows: Tensor, weight: Tensor) -> Tensor:
@@ -241,25 +221,6 @@ def linear(rows: Tensor, weight: Tensor) -> Tensor:
         return (rows * weight).sum(dim=1, keepdim=True)
     times = repeats_for_cpu(len(rows))
     return rows @ weight.T if times == 1 else (rows.repeat(times, 1) @ weight.T)[: len(rows)]
-
-
-def choose_kernels(head: Estimator, device: torch.device) -> Any:
-    """Triton kernels on a GPU, if Triton is installed and scores a pair without an error; None for torch's."""
-    try:
-        from mbrace.neural.kernels import TritonKernels, usable
-    except ImportError:
-        return None
-    if not usable(head, device):
-        return None
-    kernels = TritonKernels(head)
-    try:
-        one = head.layers[0][0].new_zeros((1, head.units))
-        part, first = torch.zeros_like(head.layers[0][1])[None], torch.zeros(1, dtype=torch.int64, device=device)
-        kernels(PairVectors(one, one, part, part), first, first)
-    except Exception as error:
-        warn(f"the head runs without Triton's kernels, slower ({first_line(error)})")
-        return None
-    return kernels
 
 
 def activation_named(name: str, path: Path) -> Any:

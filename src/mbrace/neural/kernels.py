@@ -6,15 +6,14 @@ their sums, so partial sums are added up in float32 every `_CHUNK` columns. The 
 five times the speed (`bench/neural.py` measures both).
 """
 
+import contextlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-
-from mbrace.neural.device import launch, supports_triton
 
 
 @triton.jit
@@ -168,11 +167,16 @@ _ACTIVATIONS = {torch.nn.Tanh: 0, torch.nn.ReLU: 1, torch.nn.Sigmoid: 2}
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def usable(head: "Estimator", device: torch.device) -> bool:
-    """Whether these kernels can score with a head on a device (a CPU: only in Triton's interpreter, for tests)."""
-    if type(head.activation) not in _ACTIVATIONS or int(triton.__version__.split(".")[0]) < 3:
-        return False
-    return INTERPRETED if device.type == "cpu" else supports_triton(device)
+def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+    """Run a Triton kernel on the device of its first argument; on a CPU, in Triton's interpreter."""
+    device = arguments[0].device
+    with contextlib.nullcontext() if device.type == "cpu" else torch.cuda.device(device):
+        kernel[(programs,)](*arguments, **constants)
+
+
+def has_activation(head: "Estimator") -> bool:
+    """Whether there is a kernel for the activation of a head."""
+    return type(head.activation) in _ACTIVATIONS
 
 
 class TritonKernels:

@@ -8,24 +8,17 @@ they pad, and calling them keeps a GPU waiting.
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
-from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrace.neural.device import has_16_bits, supports_triton, without_cudnn_attention
-from mbrace.neural.tokens import PackedTokens, TokenBatch, Tokens
+from mbrace.neural.device import has_16_bits, supports_triton, triton_kernels
+from mbrace.neural.tokens import PackedTokens
 
 NETWORKS = ("BertModel", "RobertaModel", "XLMRobertaModel", "CamembertModel")
-COMPILE_FROM = 1e17  # operations: a few minutes of a large GPU, of which compiled layers save a fifteenth
-# How far hidden states, which are around 1, may be from those of the modules in the trial.
-TOLERANCE = {torch.float32: 1e-2, torch.float16: 0.05, torch.bfloat16: 0.2}
 
 # Attention (tokens, heads x size) of each token to those of its string, from (tokens, 3, heads, size).
 Attention = Callable[[Tensor, PackedTokens], Tensor]
@@ -51,12 +44,12 @@ def attend_in_one_call(qkv: Tensor, tokens: PackedTokens) -> Tensor:
     return mixed.flatten(1)
 
 
-@cache
-def attention_for(device: torch.device, dtype: torch.dtype) -> Attention | None:
-    """The attention for packed strings on a device; None where strings are to be padded."""
-    if device.type == "cpu":
-        return attend_by_length if dtype == torch.float32 else None
-    if device.type != "cuda" or not has_16_bits(dtype):
+def attention_for(weights: Tensor, head_size: int) -> Attention | None:
+    """The attention for packed strings, by the device and precision of a network's weights; None where strings are to
+    be padded."""
+    if weights.device.type == "cpu":
+        return attend_by_length if weights.dtype == torch.float32 else None
+    if not supports_triton(weights.device) or not has_16_bits(weights.dtype) or head_size % 8 or head_size > 256:
         return None
     try:
         importlib.import_module("torch.nn.attention.varlen")
@@ -67,26 +60,11 @@ def attention_for(device: torch.device, dtype: torch.dtype) -> Attention | None:
 
 def add_norm(x: Tensor, branch: Tensor, weight: Tensor, bias: Tensor, eps: float, used: Tensor | None = None) -> Tensor:
     """Layer normalisation of x + branch, both (..., units); from row `used` (1,) on, if given, it is undefined."""
-    kernel = kernel_for(x.device)
-    if kernel is None:
+    kernels = triton_kernels(x.device) if x.is_cuda else None
+    if kernels is None:
         return F.layer_norm(x + branch, weight.shape, weight, bias, eps)
-    normed: Tensor = kernel(x, branch, weight, bias, eps, used)
+    normed: Tensor = kernels.fused_add_norm(x, branch, weight, bias, eps, used)
     return normed
-
-
-@cache
-def kernel_for(device: torch.device) -> Any:
-    """The same by a Triton kernel, in one pass over memory, where that can be used."""
-    if not supports_triton(device):
-        return None
-    try:
-        from mbrace.neural import kernels
-
-        one = torch.ones(1, 96, device=device)
-        kernels.fused_add_norm(one, one, one[0], one[0], 1e-5)
-        return kernels.fused_add_norm
-    except Exception:  # such as no Triton, or no compiler for its launcher: the plain way is always right
-        return None
 
 
 class PackedNetwork:
@@ -99,38 +77,19 @@ class PackedNetwork:
         # RoBERTa and its like count positions from here on, and leave out the padding token where a text holds it
         self._padding: int | None = getattr(first, "padding_idx", None)
         self._heads, self._attend = model.config.num_attention_heads, attend
-        self._finish: Callable[[Tensor, Tensor, _Layer], Tensor] = _finish_layer
         self.layers = [_Layer(layer) for layer in model.encoder.layer]
-        self._per_token = 2 * sum(weight.numel() for weight in model.encoder.parameters())  # operations
-        self._operations = 0  # so far
 
     def __call__(self, tokens: PackedTokens) -> Iterator[Tensor]:
         """The hidden states (tokens, units) of one layer after another, embeddings first."""
         x = F.embedding(tokens.ids, self._words) + self._kind
         x = add_norm(x, F.embedding(self._numbers(tokens), self._positions), *self._norm)
         yield x
-        self._operations += len(x) * self._per_token
-        if x.is_cuda and self._finish is _finish_layer and self._operations > COMPILE_FROM:
-            self.compile()
         for layer in self.layers:
             mixed = self._attend(F.linear(x, *layer.own).view(len(x), 3, self._heads, -1), tokens)
-            x = self._finish(x, mixed, layer)
+            x = add_norm(x, F.linear(mixed, *layer.own_out), *layer.own_norm)
+            inner = layer.activation(F.linear(x, *layer.first))
+            x = add_norm(x, F.linear(inner, *layer.second), *layer.norm)
             yield x
-
-    def compile(self) -> None:
-        """Fuse the steps between matrix products by torch.compile, if it can: that takes some seconds."""
-        compiled, self._operations = torch.compile(_finish_in_torch, dynamic=True), 0
-
-        def finish(x: Tensor, mixed: Tensor, layer: _Layer) -> Tensor:
-            try:
-                return compiled(x, mixed, layer)
-            except torch.cuda.OutOfMemoryError:
-                raise
-            except Exception:  # such as no compiler
-                self._finish, self._operations = _finish_layer, -sys.maxsize  # not tried again
-                return _finish_layer(x, mixed, layer)
-
-        self._finish = finish
 
     def _numbers(self, tokens: PackedTokens) -> Tensor:
         """The number of each token's position."""
@@ -155,51 +114,16 @@ class _Layer:
         self.second, self.norm = (out.dense.weight, out.dense.bias), _norm(out.LayerNorm)
 
 
-def _finish_layer(x: Tensor, mixed: Tensor, layer: _Layer) -> Tensor:
-    """A layer after its attention."""
-    x = add_norm(x, F.linear(mixed, *layer.own_out), *layer.own_norm)
-    inner = layer.activation(F.linear(x, *layer.first))
-    return add_norm(x, F.linear(inner, *layer.second), *layer.norm)
-
-
-def _finish_in_torch(x: Tensor, mixed: Tensor, layer: _Layer) -> Tensor:
-    """The same in torch's own operations, for torch.compile."""
-    weight, bias, eps = layer.own_norm
-    x = F.layer_norm(x + F.linear(mixed, *layer.own_out), weight.shape, weight, bias, eps)
-    inner = layer.activation(F.linear(x, *layer.first))
-    weight, bias, eps = layer.norm
-    return F.layer_norm(x + F.linear(inner, *layer.second), weight.shape, weight, bias, eps)
-
-
 def _norm(module: Any) -> tuple[Tensor, Tensor, float]:
     return module.weight, module.bias, module.eps
 
 
 @torch.inference_mode()
-@without_cudnn_attention()
 def packed_network(model: Any) -> PackedNetwork | None:
-    """A transformer over packed strings, if it gives the hidden states of its modules, as a trial finds out."""
-    weights = next(model.parameters())
-    attend = attention_for(weights.device, weights.dtype)
-    if attend is None or type(model).__name__ not in NETWORKS:
+    """A transformer over packed strings; None where its strings are to be padded."""
+    config, weights = model.config, next(model.parameters())
+    plain = getattr(config, "position_embedding_type", "absolute") == "absolute"
+    if type(model).__name__ not in NETWORKS or not plain:
         return None
-    lengths = np.array([17, 11, 11])
-    ids = (np.arange(lengths.sum()) * 37 % min(model.config.vocab_size, 1000)).astype(np.int32)
-    tokens = TokenBatch.copy(Tokens(ids, lengths), np.arange(3), weights.device, pad=-1).packed()
-    try:
-        network = PackedNetwork(model, attend)
-        for ours, theirs in zip(network(tokens), _states_of_modules(model, tokens.ids, lengths), strict=True):
-            if not torch.allclose(ours, theirs, atol=TOLERANCE[weights.dtype], rtol=0.05):
-                return None
-    except Exception:  # other versions of transformers or torch, or heads that torch's attention does not take
-        return None
-    return network
-
-
-def _states_of_modules(model: Any, ids: Tensor, lengths: NDArray[np.int64]) -> list[Tensor]:
-    """The hidden states (tokens, units) of every layer, each string in a batch of its own."""
-    found = [
-        model(input_ids=string[None], output_hidden_states=True, return_dict=True).hidden_states
-        for string in torch.split(ids, lengths.tolist())
-    ]
-    return [torch.cat([state[0] for state in layer]) for layer in zip(*found, strict=True)]
+    attend = attention_for(weights, config.hidden_size // config.num_attention_heads)
+    return None if attend is None else PackedNetwork(model, attend)

@@ -89,91 +89,44 @@ class Bank:
         return self._vectors[numbers]
 
 
-class _EncodedHypotheses:
-    """For each hypothesis of one sentence, its row in the bank and its row among the head's parts; -1: not encoded."""
-
-    def __init__(self) -> None:
-        self._rows = np.empty((2, 0), dtype=np.int64)
-
-    def new(self, hypotheses: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of these hypotheses that are not encoded yet."""
-        missing = int(hypotheses.max(initial=-1)) + 1 - self._rows.shape[1]
-        if missing > 0:
-            self._rows = np.concatenate([self._rows, np.full((2, missing), -1, dtype=np.int64)], axis=1)
-        unknown: NDArray[np.bool_] = self._rows[0, hypotheses] < 0
-        return hypotheses[unknown]
-
-    def add(self, hypotheses: NDArray[np.int64], bank_rows: NDArray[np.int64], first: int) -> None:
-        """Note that these hypotheses are encoded; the head's parts for them begin at row `first`."""
-        self._rows[0, hypotheses] = bank_rows
-        self._rows[1, hypotheses] = first + np.arange(len(hypotheses))
-
-    def rows(self, hypotheses: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(2, hypotheses): rows in the bank, and among the head's parts."""
-        return self._rows[:, hypotheses]
-
-
 class RaceScorer:
     """The Scorer of one window. A hypothesis is encoded when an ask first names it, in the same batches as the
     pseudo-references of that time step; one that no ask names costs nothing."""
 
-    def __init__(
-        self,
-        encoder: TextEncoder,
-        head: Head,
-        sentences: Sequence[Sentence],
-        *,
-        reads_source: bool,
-    ) -> None:
+    def __init__(self, encoder: TextEncoder, head: Head, sentences: Sequence[Sentence], *, reads_source: bool) -> None:
         self.encode_seconds = 0.0
-        self._encoder, self._head, self._reads_source = encoder, head, reads_source
-        self._bank = Bank(encoder)
-        self._prepared = GrowingRows()  # the head's parts for hypotheses
-        self._sentences = sentences
-        self._encoded = [_EncodedHypotheses() for _ in sentences]
+        self._head, self._sentences, self._reads_source = head, sentences, reads_source
+        self._bank, self._device = Bank(encoder), encoder.device
 
     def score(self, asks: Sequence[Ask]) -> Sequence[NDArray[np.float32]]:
         """Embed the new strings of all asks in one stream, then score all pairs."""
+        if not asks:
+            return []
         with torch.inference_mode():
-            self._encode(asks)
-            tables = self._head.score(self._blocks(asks))
-            if self._encoder.device.type == "cpu":
+            began = time.perf_counter()
+            hypotheses = [asked_hypotheses(self._sentences, ask) for ask in asks]
+            sources = [self._sentences[ask.sentence].source or "" for ask in asks] if self._reads_source else []
+            references = itertools.chain.from_iterable(self._strings(ask.references) for ask in asks if ask.references)
+            self._bank.add(itertools.chain(*hypotheses, sources, references))
+            if self._device.type == "cuda":
+                torch.cuda.current_stream(self._device).synchronize()
+            self.encode_seconds += time.perf_counter() - began
+            # looked up in only three calls: launching one on a GPU takes longer than its work
+            sides = [
+                self._vectors([self._bank.numbers(texts) for texts in hypotheses]),
+                self._vectors([self._reference_rows(ask) for ask in asks]),
+            ]
+            if sources:
+                sides.append(self._vectors([self._bank.numbers([source]) for source in sources]))
+            tables = self._head.score([PairBlock(*each) for each in zip(*sides, strict=True)])
+            if self._device.type == "cpu":
                 return [table.numpy() for table in tables]
             flat = torch.cat([table.flatten() for table in tables])
             return split_tables(flat.cpu().numpy(), asks)  # in one copy from the device
 
-    def _encode(self, asks: Sequence[Ask]) -> None:
-        """Embed the new strings of all asks."""
-        began = time.perf_counter()
-        new = self._new(asks)
-        texts = [self._hypotheses(*each) for each in new]
-        texts += [self._strings(ask.references) for ask in asks if ask.references]
-        self._bank.add(itertools.chain.from_iterable(texts))
-        self._prepare(new)
-        if self._encoder.device.type == "cuda":
-            torch.cuda.current_stream(self._encoder.device).synchronize()
-        self.encode_seconds += time.perf_counter() - began
-
-    def _new(self, asks: Sequence[Ask]) -> list[tuple[int, NDArray[np.int64]]]:
-        """The sentences with hypotheses that no ask has named before, and these hypotheses."""
-        asked: dict[int, list[NDArray[np.int64]]] = {}
-        for ask in asks:
-            asked.setdefault(ask.sentence, []).append(ask.hypotheses)
-        found = []
-        for sentence, parts in asked.items():
-            hypotheses = parts[0] if len(parts) == 1 else np.unique(np.concatenate(parts))
-            new = self._encoded[sentence].new(hypotheses)
-            if len(new):
-                found.append((sentence, new))
-        return found
-
-    def _hypotheses(self, sentence: int, new: NDArray[np.int64]) -> Iterable[str]:
-        """The strings of new hypotheses, and the source that they are compared with."""
-        raced = self._sentences[sentence]
-        for index in new.tolist():
-            yield raced.hypotheses[index]
-        if self._reads_source and raced.source is not None:
-            yield raced.source
+    def _vectors(self, rows: Sequence[NDArray[np.int64]]) -> Sequence[Tensor]:
+        """The vectors in these rows of the bank."""
+        return torch.split(self._bank[np.concatenate(rows)], [len(each) for each in rows])
 
     def _strings(self, references: Sequence[str]) -> Iterable[str]:
         """The strings to embed for these references."""
@@ -183,39 +136,11 @@ class RaceScorer:
         """The rows of the bank that hold the references of an ask."""
         return self._bank.numbers(ask.references)
 
-    def _prepare(self, new: Sequence[tuple[int, NDArray[np.int64]]]) -> None:
-        """Compute the head's parts for new hypotheses: on a GPU for all sentences in one call, on a CPU sentence by
-        sentence, as the head scores there."""
-        if self._encoder.device.type == "cpu" and len(new) > 1:
-            for one in new:
-                self._prepare([one])
-        elif new:
-            texts = [[self._sentences[sentence].hypotheses[i] for i in indexes.tolist()] for sentence, indexes in new]
-            numbers = [self._bank.numbers(each) for each in texts]
-            sizes, sources = [len(each) for each in numbers], None
-            if self._reads_source:
-                given = [self._sentences[sentence].source or "" for sentence, _ in new]
-                sources = self._bank[np.repeat(self._bank.numbers(given), sizes)]
-            first = self._prepared.add(self._head.prepare(self._bank[np.concatenate(numbers)], sources))
-            for (sentence, indexes), rows in zip(new, numbers, strict=True):
-                self._encoded[sentence].add(indexes, rows, first)
-                first += len(rows)
 
-    def _blocks(self, asks: Sequence[Ask]) -> list[PairBlock]:
-        """The vectors of all asks, looked up in only three calls: launching one on a GPU takes longer than its work."""
-        if not asks:
-            return []
-        rows = [self._encoded[ask.sentence].rows(ask.hypotheses) for ask in asks]
-        references = [self._reference_rows(ask) for ask in asks]
-        heights, widths = [each.shape[1] for each in rows], [len(each) for each in references]
-        bank_rows, prepared_rows = np.concatenate(rows, axis=1)
-        sides = zip(
-            torch.split(self._bank[bank_rows], heights),
-            torch.split(self._prepared[prepared_rows], heights),
-            torch.split(self._bank[np.concatenate(references)], widths),
-            strict=True,
-        )
-        return [PairBlock(*each) for each in sides]
+def asked_hypotheses(sentences: Sequence[Sentence], ask: Ask) -> list[str]:
+    """The hypotheses that an ask names."""
+    texts = sentences[ask.sentence].hypotheses
+    return [texts[index] for index in ask.hypotheses.tolist()]
 
 
 class GroupScorer(RaceScorer):

