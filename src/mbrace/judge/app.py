@@ -125,17 +125,13 @@ class _Pages:
         comment = form.get("comment", "").replace("\r\n", "\n").replace("\0", "").strip()
         if len(comment) > _COMMENT:
             raise HTTPException(400, f"The comment is longer than {_COMMENT} characters.")
-        outcome = await run_in_threadpool(
-            self.store.rate, rater, _position(form), choice, comment=comment, request=_field(form, "request", _REQUEST)
-        )
-        return self._answer(request, outcome)
+        given = {"comment": comment, "request": _field(form, "request", _REQUEST)}
+        return self._answer(request, await run_in_threadpool(self.store.rate, rater, _position(form), choice, **given))
 
     async def undo(self, request: Request) -> Response:
         rater, form = self._rater(request), await _form(request)
-        outcome = await run_in_threadpool(
-            self.store.undo, rater, _position(form), request=_field(form, "request", _REQUEST)
-        )
-        return self._answer(request, outcome)
+        sent = _field(form, "request", _REQUEST)
+        return self._answer(request, await run_in_threadpool(self.store.undo, rater, _position(form), request=sent))
 
     async def refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -156,9 +152,8 @@ class _Pages:
         return RedirectResponse(f"/r/{request.path_params['token']}/rate{query}", status_code=303)
 
     def _page(self, template: str, **values: object) -> HTMLResponse:
-        return HTMLResponse(
-            self.templates.get_template(template).render(**values), headers={"cache-control": "no-store"}
-        )
+        text = self.templates.get_template(template).render(**values)
+        return HTMLResponse(text, headers={"cache-control": "no-store"})
 
 
 class _Gate:
@@ -245,22 +240,25 @@ def judge(
     store = open_study(output, chosen, facts=facts, about=about, seed=seed, raters=raters)
     try:
         listener = listen(host, port)
-        hosts = {"localhost", "127.0.0.1", "::1", host.lower()}
-        if not is_loopback(host):
-            hosts.add(socket.gethostname().lower())
-        if base:
-            hosts.add(urlsplit(base).hostname or "")
+        own = host if is_loopback(host) else socket.gethostname()
         site = Site(
-            hosts=hosts,
+            hosts={*Site.hosts, host.lower(), own.lower(), urlsplit(base or "").hostname or "localhost"},
             any_address=not is_loopback(host),
             origins=(base,) if base else (),
             source_lang=source_lang,
             target_lang=target_lang,
             instructions=paragraphs(instructions),
         )
-        _print_links(store, base or _address(host, listener.getsockname()[1]))
+        for rater, token in store.tokens.items():
+            turn = store.turn(rater)
+            link = f"{base or _address(host, listener.getsockname()[1])}/r/{token}"
+            print(f"rater {rater}: {link}  ({turn.position} of {turn.total} done)")
         if not is_loopback(host):
-            _warn(host)
+            print(
+                f"mbrace: warning: listening on {host}, so others on the network can connect, and the connection is "
+                "not encrypted. Anyone who has a rater's link can rate in their name.",
+                file=sys.stderr,
+            )
         server = uvicorn.Server(limited_config(create_app(store, site), log_level="warning"))
         with _ended_by_interrupt(server):
             print("Serving; Ctrl-C stops. Ratings are kept, and the same command continues.", flush=True)
@@ -331,17 +329,3 @@ def _public(url: str | None) -> str | None:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
         raise SettingError("public_url", url, "expected something like https://judge.example.org, without a path")
     return f"{parts.scheme}://{parts.netloc.lower()}"
-
-
-def _print_links(store: Store, base: str) -> None:
-    for rater, token in store.tokens.items():
-        turn = store.turn(rater)
-        print(f"rater {rater}: {base}/r/{token}  ({turn.position} of {turn.total} done)")
-
-
-def _warn(host: str) -> None:
-    print(
-        f"mbrace: warning: listening on {host}, so others on the network can connect, and the connection is not "
-        "encrypted. Anyone who has a rater's link can rate in their name.",
-        file=sys.stderr,
-    )

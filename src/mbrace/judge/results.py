@@ -6,7 +6,7 @@ import math
 import os
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
@@ -130,27 +130,28 @@ def evaluate(ratings: Sequence[Rating], *, study: Mapping[str, str] | None = Non
     """
     study = study or {}
     names = study.get("name_a", "A"), study.get("name_b", "B")
-    by_rater: dict[int, list[Rating]] = defaultdict(list)
     by_item: dict[str, list[str]] = defaultdict(list)
     for rating in ratings:
-        by_rater[rating.rater].append(rating)
         if rating.choice != "skip":
             by_item[rating.item].append(rating.choice)
-    choices_made = Counter(rating.choice for rating in ratings)
     items = tally([sum(_SCORE[choice] for choice in choices) / len(choices) for choices in by_item.values()])
+    choices_made = Counter(rating.choice for rating in ratings)
     sides = [rating.choice == rating.left for rating in ratings if rating.choice in ("A", "B")]
-    significant = _significant(items, level)
+    significant = items.sign_test < level and _share_ahead(items) >= 1 - level
     return Results(
         *names,
         total=int(study.get("total", 0)),
         equal=int(study.get("equal", 0)),
         judged=int(study.get("items", len(by_item))),
-        raters={rater: _of_rater(own) for rater, own in sorted(by_rater.items())},
+        raters={
+            rater: _of_rater([rating.choice for rating in ratings if rating.rater == rater])
+            for rater in sorted({rating.rater for rating in ratings})
+        },
         ratings=Counts(*(choices_made[choice] for choice in ("A", "B", "tie", "skip"))),
         items=items,
         left_chosen=sum(sides),
         right_chosen=len(sides) - sum(sides),
-        agreement=_agreement(by_item.values()),
+        agreement=_agreement([choices for choices in by_item.values() if len(choices) > 1]),
         level=level,
         significant=significant,
         verdict=_verdict(items, names, level, significant, choices_made["skip"]),
@@ -171,23 +172,17 @@ def tally(scores: Sequence[float], *, skips: int = 0) -> Tally:
     return Tally(wins, losses, ties, skips, sign_test(wins, losses), paired_bootstrap(scores))
 
 
-def _of_rater(ratings: Sequence[Rating]) -> Tally:
-    scores = [_SCORE[rating.choice] for rating in ratings if rating.choice != "skip"]
-    return tally(scores, skips=len(ratings) - len(scores))
+def _of_rater(choices: Sequence[str]) -> Tally:
+    scores = [_SCORE[choice] for choice in choices if choice != "skip"]
+    return tally(scores, skips=len(choices) - len(scores))
 
 
-def _agreement(units: Iterable[Sequence[str]]) -> Agreement | None:
-    shared = [unit for unit in units if len(unit) >= 2]
-    if not shared:
+def _agreement(shared: Sequence[Sequence[str]]) -> Agreement | None:
+    """The agreement on items with several ratings each."""
+    pairs = [pair for choices in shared for pair in combinations(choices, 2)]
+    if not pairs:
         return None
-    pairs = [pair for unit in shared for pair in combinations(unit, 2)]
-    same = sum(one == other for one, other in pairs) / len(pairs)
-    return Agreement(len(shared), same, krippendorff_alpha(shared))
-
-
-def _significant(items: Tally, level: float) -> bool:
-    """Both Koehn's bootstrap and the exact sign test must agree: with few items the bootstrap is overconfident."""
-    return _share_ahead(items) >= 1 - level and items.sign_test < level
+    return Agreement(len(shared), sum(one == other for one, other in pairs) / len(pairs), krippendorff_alpha(shared))
 
 
 def _share_ahead(items: Tally) -> float:
@@ -225,9 +220,10 @@ def report(results: Results) -> str:
     lines += ["", _HEADING]
     lines += [_row(f"rater {rater}", own) for rater, own in results.raters.items()]
     lines += [_row("all ratings", results.ratings), _row("by item", results.items)]
-    lines += ["", *_NOTES, "", _position_line(results.left_chosen, results.right_chosen)]
-    if results.agreement:
-        agreement = results.agreement
+    left, right = results.left_chosen, results.right_chosen
+    times = f"the left one was preferred {counted(left, 'time')}, the right one {counted(right, 'time')}"
+    lines += ["", *_NOTES, "", f"Position: {times} (sign test p = {sign_test(left, right):.3g})."]
+    if agreement := results.agreement:
         alpha = agreement.krippendorff_alpha
         measured = "undefined (no two answers differ)" if alpha is None else f"{alpha:.3f}"
         lines.append(
@@ -235,12 +231,6 @@ def report(results: Results) -> str:
             f"of answers are the same, Krippendorff's alpha {measured}."
         )
     return "\n".join([*lines, "", results.verdict])
-
-
-def _position_line(left: int, right: int) -> str:
-    p = sign_test(left, right)
-    times = f"the left one was preferred {counted(left, 'time')}, the right one {counted(right, 'time')}"
-    return f"Position: {times} (sign test p = {p:.3g})."
 
 
 def _row(name: str, own: Counts) -> str:

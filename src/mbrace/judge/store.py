@@ -17,7 +17,6 @@ from mbrace.errors import UserError
 from mbrace.io.resume import refuse_other_settings
 from mbrace.judge.items import PredictionPair, arrange
 
-Choice = Literal["A", "B", "tie", "skip"]
 RatingOutcome = Literal["saved", "repeated", "stale", "ahead"]
 
 _APPLICATION = 0x6D62726A  # "mbrj", marks the file as ours
@@ -216,14 +215,9 @@ def _add_raters(sql: sqlite3.Connection, items: int, seed: int, raters: int) -> 
         sql.executemany("INSERT INTO turn VALUES (?, ?, ?, ?)", rows)
 
 
-def _choice(side: str, a_left: bool) -> Choice:
-    if side in ("left", "right"):
-        return "A" if (side == "left") == a_left else "B"
-    if side == "tie":
-        return "tie"
-    if side == "skip":
-        return "skip"
-    raise ValueError(f"no such choice: {side!r}")
+def _choice(side: str, a_left: bool) -> str:
+    left, right = ("A", "B") if a_left else ("B", "A")
+    return {"left": left, "right": right, "tie": "tie", "skip": "skip"}[side]
 
 
 def _now() -> str:
