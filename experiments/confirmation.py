@@ -11,25 +11,32 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from mbrace.experiments.claims import claims, correct, margins, table_rows
 from mbrace.experiments.experiment import write_csv
+from mbrace.experiments.report import format_p, systems_table, table
 from mbrace.experiments.studies import Row, grouped
-from mbrace.experiments.trials import SCORE_BY, Outcomes
+from mbrace.experiments.trials import Outcomes
 
-NARROW = 0.25  # of a margin: where its 90% interval lies inside this too, the page says so
+PAGE = """# Confirmation: tables and verdicts
+
+By the rules of [rules-confirm.md](rules-confirm.md), written by `python experiments/confirmation.py results`;
+what they mean is in [RESULTS.md](RESULTS.md). {shown} of {tested} tested claims are shown,
+corrected for all {tests} tests (Holm).
+
+## Claims
+
+{claims}
+
+## Tables
+
+Scores, averaged over trials and sentences, are by the metric that decoded, then by others: standard MBR's, then each
+row's difference from it and, in brackets, how much of the margin that is. The last columns: by how many of the metrics
+the 90% interval of the difference lies inside the margin, and inside a quarter of it.
+
+{sets}
+"""
 ALPHA = 0.05
-COLUMNS = {
-    "score": "score",
-    "accuracy": "accuracy",
-    "strict_accuracy": "accuracy, ties apart",
-    "rr": "reciprocal rank",
-    "same": "same text",
-    "tied": "or as good",
-    "pseudo_references": "R",
-    "utility_calls": "calls",
-}
 
 
 def read(folder: Path) -> list[Outcomes]:
@@ -63,69 +70,37 @@ def verdict(row: Row) -> str:
     return "**shown**" if row["holds"] and row["p_holm"] < ALPHA else "not shown"
 
 
-def table_of(rows: Sequence[Row]) -> list[str]:
-    """One set and utility: a line for each setting."""
-    by_setting = {setting: {row["measure"]: row for row in own} for (setting,), own in grouped(rows, "setting").items()}
-    others = [name for name in next(iter(by_setting.values())) if name.startswith(SCORE_BY)]
-    names = [*COLUMNS, *others]
-    heads = [*COLUMNS.values(), *(name.removeprefix(SCORE_BY) for name in others), "scores inside the margin"]
-    lines = [f"| | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
-    for setting, own in by_setting.items():
-        cells = [number(name, own[name]["value"]) if name in own else "" for name in names]
-        tested = [own[name]["inside_margin"] for name in ("score", *others) if name in own]
-        tested = [inside for inside in tested if inside is not None]
-        cells.append(f"{sum(tested)} of {len(tested)}" if tested else "")
-        lines.append(f"| {setting} | {' | '.join(cells)} |")
-    return lines
-
-
-def number(measure: str, value: float) -> str:
-    """Counts without decimals, rates with three."""
-    if measure == "utility_calls":
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if measure == "pseudo_references" else f"{value:.3f}"
-
-
 def page(rows: Sequence[Row], claimed: Sequence[Row]) -> str:
     """The whole page."""
-    shown = [row for row in claimed if verdict(row) == "**shown**"]
-    tested = [row for row in claimed if row.get("p_holm") is not None and not row["claim"].startswith("accuracy")]
-    lines = ["# Confirmation: tables and verdicts", ""]
-    lines += [
-        "By the rules of [rules-confirm.md](rules-confirm.md), written by `python experiments/confirmation.py results`;"
+    shown = sum(verdict(row) == "**shown**" for row in claimed)
+    tests = [row for row in claimed if row.get("p_holm") is not None]
+    tested = sum(not row["claim"].startswith("accuracy") for row in tests)
+    claims_table = table(
+        ("set", "utility", "claim", "found", "p, corrected", "verdict"),
+        [
+            (
+                f"{row['pair']} {row['split']}",
+                row["utility"],
+                row["claim"],
+                row["found"],
+                format_p(row.get("p_holm")),
+                verdict(row),
+            )
+            for row in claimed
+        ],
+    )
+    sets = [
+        f"### {pair} {split}, {utility}: {own[0]['sentences']:,} sentences\n\n{systems_table(own)}"
+        for (pair, split, utility), own in grouped(rows, "pair", "split", "utility").items()
     ]
-    lines += [
-        f"what they mean is in [RESULTS.md](RESULTS.md). {len(shown)} of {len(tested)} tested claims are shown,",
-        "",
-    ]
-    lines[-2] += f" corrected for all {sum(row.get('p') is not None for row in claimed)} tests (Holm)."
-    lines += [
-        "## Claims",
-        "",
-        "| set | utility | claim | found | p, corrected | verdict |",
-        "|---|---|---|---|---:|---|",
-    ]
-    for row in claimed:
-        corrected = "" if row.get("p_holm") is None else "< 0.001" if row["p_holm"] < 0.001 else f"{row['p_holm']:.3f}"
-        name = f"{row['pair']} {row['split']}"
-        lines.append(f"| {name} | {row['utility']} | {row['claim']} | {row['found']} | {corrected} | {verdict(row)} |")
-    lines += [
-        "",
-        "## Tables",
-        "",
-        "Scores are by the metric that decoded, then by others; trials and sentences averaged.",
-    ]
-    for (pair, split, utility), own in grouped(rows, "pair", "split", "utility").items():
-        lines += ["", f"### {pair} {split}, {utility}: {own[0]['sentences']:,} sentences", "", *table_of(own)]
-    return "\n".join(lines) + "\n"
+    return PAGE.format(shown=shown, tested=tested, tests=len(tests), claims=claims_table, sets="\n\n".join(sets))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
     args = parser.parse_args()
-    found: tuple[Any, Any] = judged(args.results)
-    rows, claimed = found
+    rows, claimed = judged(args.results)
     write_csv(args.results / "confirmation" / "table.csv", rows)
     write_csv(args.results / "confirmation" / "claims.csv", claimed)
     (args.results / "CONFIRMATION.md").write_text(page(rows, claimed), encoding="utf-8")

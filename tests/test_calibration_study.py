@@ -1,17 +1,21 @@
-"""The studies of calibration and ratings: bounds against scipy and by hand, counts on made-up tables, exact power."""
+"""The studies of calibration, ratings and confirmation: against scipy, by hand, on made-up tables, exact power."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 
 import calibration
+import confirmation
 import numpy as np
 import pytest
 import ratings
+from experiment_files import change, outcomes_of
 from scipy import stats
 
 from mbrace.experiments.tables import Table
+from mbrace.experiments.trials import RACING, STANDARD, TRADEOFF
 from mbrace.judge.results import sign_test
 from mbrace.prune import Bottom, Standings
 from mbrace.records import Record
@@ -106,3 +110,26 @@ def test_the_papers_ratings_leave_much_open() -> None:
     net, low, high = ratings.interval(*ratings.PAPER)
     assert (net, low, high) == pytest.approx((0.048, -0.0767, 0.1727), abs=5e-4)
     assert ratings.detectable(125, 0.28) == 0.22
+
+
+def test_confirmation_sets_are_judged_by_margins_of_validation_and_corrected_p_values(tmp_path: Path) -> None:
+    scores = np.array([40.0, 50.0, 60.0, 70.0] * 10)
+    for folder, split in (("data", "valid"), ("confirmation/data", "wmt21")):
+        found = outcomes_of(TRADEOFF, len(scores), name="de-en", split=split)
+        found.measures["score"][:] = scores[:, None]
+        found.measures["utility_calls"][:] = 100
+        change(found, STANDARD, utility_calls=np.arange(1000, 1000 + len(scores)))
+        change(found, RACING, score=scores + np.array([0.04, -0.04] * 20))
+        found.save(tmp_path / folder / f"de-en.{split}.chrf++.npz")
+    rows, claimed = confirmation.judged(tmp_path)
+    verdicts = {row["claim"]: confirmation.verdict(row) for row in claimed}
+    assert verdicts == {
+        "at least 7x fewer utility calls at alpha = 0.99": "**shown**",
+        "accuracy indistinguishable from standard MBR's at alpha = 0.99": "holds",
+        "the same score as standard MBR at alpha = 0.99, by chrF++ (decoding metric)": "**shown**",
+    }
+    page = confirmation.page(rows, claimed)
+    assert "2 of 2 tested claims are shown,\ncorrected for all 3 tests (Holm)." in page
+    assert "### de-en wmt21, chrF++: 40 sentences" in page
+    claimed[0]["p_holm"] = 0.05
+    assert confirmation.verdict(claimed[0]) == "not shown"

@@ -13,7 +13,7 @@ from scipy import stats
 import mbrace
 from mbrace.cli.score import print_recommended
 from mbrace.experiments.claims import claims, margins, table_rows
-from mbrace.experiments.report import recommendation_cells
+from mbrace.experiments.report import recommendation_cells, systems_table
 from mbrace.experiments.significance import equivalence, ratio_interval
 from mbrace.experiments.studies import DEFAULT, recommended, schedule_settings
 from mbrace.experiments.tables import CandidateFile, other_scores, tables
@@ -157,6 +157,10 @@ def test_the_test_table_holds_differences_against_the_margin() -> None:
     assert row["difference"] == pytest.approx(0, abs=1e-9)
     assert row["inside_margin"] is True
     assert rows["beta=0", "score"]["margin"] is None
+    # differences of 0.1, -0.1, 0 and 0: the 90% interval is 0 ± 2.353 x 0.0816 / 2 = ± 0.096, and a quarter is 0.05
+    [line] = [line for line in systems_table(list(rows.values())).splitlines() if line.startswith("| alpha=0.99 |")]
+    assert line.startswith("| alpha=0.99 | +0.000 (0%) |")
+    assert line.endswith("| 1 of 1 | 0 of 1 |")
 
 
 def test_the_abstracts_claim_about_accuracy_is_a_paired_test() -> None:

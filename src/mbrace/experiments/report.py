@@ -37,6 +37,7 @@ NAMES = {
     "utility_calls": "# utility calls",
     "pairs_scored": "# pairs scored",
 }
+NARROW = 0.25  # of a margin
 SETTINGS = {"beta=0": "β = 0", "alpha=0.99": "α = 0.99", "alpha=0.9": "α = 0.9"}
 # Headings and row names of tables that the page explains, and the term of each.
 TERM_OF = {
@@ -363,13 +364,17 @@ def markdown_tables(shown: Mapping[str, Any], rows: Mapping[str, Sequence[Row]])
             ("", "options of `mbrace decode`", "fewer calls", "the default's", *measures.values()), recommended
         ),
         "claims_table": table(("claim", "utility", "pair", "found", "verdict", "p", "p, corrected"), claims),
-        "systems": [_systems(own) for own in grouped(rows["test_table"], "utility", "pair", "split").values()],
+        "systems": [systems_table(own) for own in grouped(rows["test_table"], "utility", "pair", "split").values()],
         "candidates": table(headings, candidates),
     }
 
 
-def _systems(rows: Sequence[Row]) -> str:
-    """Every setting and system of a test set: changes of scores as shares of their margins, and what was matched."""
+def systems_table(rows: Sequence[Row]) -> str:
+    """Every setting and system of a test set: changes of scores as shares of their margins, and what was matched.
+
+    The last columns: for how many of the metrics the 90% interval of the change lies inside the margin, and inside a
+    quarter of it.
+    """
     scores = list(dict.fromkeys(row["measure"] for row in rows if row["measure"].startswith("score")))
     others = [name for name in NAMES if name != "score" and any(row["measure"] == name for row in rows)]
     lines = []
@@ -377,9 +382,14 @@ def _systems(rows: Sequence[Row]) -> str:
         found = {row["measure"]: row for row in own}
         cells = [_change(found[name]) if name in found else "" for name in scores]
         cells += [format_value(name, found[name]["value"]) if name in found else "" for name in others]
+        judged = [found[name] for name in scores if name in found and found[name]["margin"]]
+        for share in (1, NARROW):
+            inside = sum(max(-row["low_90"], row["high_90"]) < share * row["margin"] for row in judged)
+            cells.append(f"{inside} of {len(judged)}" if judged else "")
         lines.append((system, *cells))
     metrics = [name.removeprefix(SCORE_BY) if name.startswith(SCORE_BY) else rows[0]["utility"] for name in scores]
-    return table(("", *metrics, *(NAMES[name] for name in others)), lines)
+    inside_heads = ("inside the margin", "inside a quarter")
+    return table(("", *metrics, *(NAMES[name] for name in others), *inside_heads), lines)
 
 
 def _change(row: Row) -> str:

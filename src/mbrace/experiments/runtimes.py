@@ -100,13 +100,11 @@ def device_name() -> str:
 
 def processor_name() -> str:
     """The name of the processor."""
-    name = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
-            name = next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
     except (OSError, StopIteration):
-        pass
-    return name
+        return platform.processor() or platform.machine()
 
 
 def load_model(name: str, device: str | None) -> CandidateModel:

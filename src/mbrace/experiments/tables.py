@@ -60,14 +60,13 @@ class CandidateFile:
 
     def check_races(self, limit: int | None = None) -> None:
         """Refuse a file in which no record has two different hypotheses; reads only as far as the first that has."""
-        empty = True
-        for record in itertools.islice(read_records(self.path), limit):
-            if len(set(record.hypotheses)) > 1:
-                return
-            empty = False
-        if empty:
+        records = itertools.islice(read_records(self.path), limit)
+        if (first := next(records, None)) is None:
             raise UserError(f"{self.path}: empty; give at least one record")
-        raise UserError(f"{self.path}: hypotheses: no record has two that differ, as a race needs; give more of them")
+        if not any(len(set(record.hypotheses)) > 1 for record in itertools.chain([first], records)):
+            raise UserError(
+                f"{self.path}: hypotheses: no record has two that differ, as a race needs; give more of them"
+            )
 
 
 @dataclass(frozen=True)
@@ -168,26 +167,22 @@ def compute(records: Sequence[Record], utility: Utility) -> list[NDArray[np.floa
     if isinstance(utility, Replay):
         records = [replace(record, reference=None) for record in records]
     hypotheses = [_distinct_hypotheses(record) for record in records]
-    columns = [
-        {text: column for column, text in enumerate(dict.fromkeys(pseudo_references_of(record)))} for record in records
-    ]
-    asked = []
-    for record, known in zip(records, columns, strict=True):
-        if record.reference is not None and record.reference not in known:
-            asked.append([*known, record.reference])  # one more column, so that all strings are encoded once
-        else:
-            asked.append(list(known))
+    columns = []  # the reference with the others, so that all strings are encoded once
+    for record in records:
         check_source(record, utility)
+        reference = [] if record.reference is None else [record.reference]
+        columns.append(list(dict.fromkeys([*pseudo_references_of(record), *reference])))
     scorer = utility.start([Sentence(r.id, r.source, texts) for r, texts in zip(records, hypotheses, strict=True)])
-    asks = [Ask(p, np.arange(len(hypotheses[p])), texts) for p, texts in enumerate(asked)]
+    asks = [Ask(p, np.arange(len(hypotheses[p])), texts) for p, texts in enumerate(columns)]
     found = []
-    for record, known, values in zip(records, columns, scorer.score(asks), strict=True):
+    for record, texts, values in zip(records, columns, scorer.score(asks), strict=True):
         if not np.isfinite(values).all():
             raise record.error(f"utility {utility.name} returned a value that is not finite")
-        table = np.full((len(values), len(known) + 1), np.nan, dtype=np.float32)
-        table[:, :-1] = values[:, : len(known)]
+        distinct = len(set(pseudo_references_of(record)))
+        table = np.full((len(values), distinct + 1), np.nan, dtype=np.float32)
+        table[:, :-1] = values[:, :distinct]
         if record.reference is not None:
-            table[:, -1] = values[:, known.get(record.reference, len(known))]
+            table[:, -1] = values[:, texts.index(record.reference)]
         found.append(table)
     return found
 
@@ -255,22 +250,6 @@ def facts(table: Table) -> Facts:
     return Facts(table.record.id, *counts, float(human.min()), float(human.max()))
 
 
-def describe(sentences: Sequence[Facts], largest: int) -> dict[str, Any]:
-    """A summary of the facts of all sentences; `largest`: the last size of the schedule."""
-    references = all(math.isfinite(one.lowest) and math.isfinite(one.highest) for one in sentences)
-    # scores between 0 and 1, give or take a little, are multiplied by 100 for display, as the paper does with COMET's
-    small = references and min(s.lowest for s in sentences) >= -0.25 and max(s.highest for s in sentences) <= 1.25
-    return {
-        "sentences": len(sentences),
-        "hypotheses": round(float(np.mean([one.hypotheses for one in sentences])), 1),
-        "pseudo_references": min(one.pseudo_references for one in sentences),
-        "exhausted": [one.id for one in sentences if one.pseudo_references <= largest],
-        "distinct": round(float(np.mean([one.distinct / one.pseudo_references for one in sentences])), 3),
-        "references": references,
-        "scale": 100 if small else 1,
-    }
-
-
 def about_outcomes(
     file: CandidateFile,
     sentences: Sequence[Facts],
@@ -284,6 +263,9 @@ def about_outcomes(
 ) -> dict[str, Any]:
     """What outcomes are of: the candidate file, the utility (its signature, its name in results and the options of
     `mbrace decode` that choose it), the trials."""
+    references = all(math.isfinite(one.lowest) and math.isfinite(one.highest) for one in sentences)
+    # scores between 0 and 1, give or take a little, are multiplied by 100 for display, as the paper does with COMET's
+    small = references and all(one.lowest >= -0.25 and one.highest <= 1.25 for one in sentences)
     return {
         "name": file.name,
         "split": file.split,
@@ -293,7 +275,13 @@ def about_outcomes(
         "label": label,
         "options": options,
         "schedule": list(schedule),
-        **describe(sentences, schedule[-1]),
+        "sentences": len(sentences),
+        "hypotheses": round(float(np.mean([one.hypotheses for one in sentences])), 1),
+        "pseudo_references": min(one.pseudo_references for one in sentences),
+        "exhausted": [one.id for one in sentences if one.pseudo_references <= schedule[-1]],
+        "distinct": round(float(np.mean([one.distinct / one.pseudo_references for one in sentences])), 3),
+        "references": references,
+        "scale": 100 if small else 1,
         "trials": trials,
         "seed": seed,
     }
