@@ -93,7 +93,11 @@ def test_a_listed_order_is_no_sample_and_is_shuffled() -> None:
         ({"schedule": [0, 4]}, "start at 1"),
         ({"hypotheses": []}, "hypotheses: empty"),
         ({"hypotheses": ["a", 7]}, r"hypotheses\[1\]: expected a string, got a number"),
-        ({"hypotheses": "a string"}, "expected a list"),
+        ({"hypotheses": "a string"}, "hypotheses: expected a list of strings, got a string$"),
+        (
+            {"hypotheses": np.array(["a", "b"]), "pseudo_references": None},
+            "hypotheses: .* got ndarray; list.* makes one",
+        ),
         ({"pseudo_references": []}, "pseudo_references: empty"),
         ({"pseudo_references": iter([])}, "pseudo_references: empty"),
         ({"pseudo_references": ["a"], "logprobs": [0.0, 1.0]}, "logprobs: 2 for 1"),

@@ -118,6 +118,8 @@ def check_record(record: Record, *, pool: bool = False, live: bool = False) -> N
     for field in ("source", "reference"):
         if not isinstance(value := getattr(record, field), str | None):
             raise record.error(f"{field}: expected a string, got {kind(value)}")
+    if record.location is None and not pool:
+        check_strings(record.hypotheses, "hypotheses", record.where)
     given = record.listed(live=live)
     if not (given is None or isinstance(given, (Sequence, Iterator)) or callable(given)):
         raise record.error(
@@ -126,11 +128,8 @@ def check_record(record: Record, *, pool: bool = False, live: bool = False) -> N
         )
     if pool and (record.hypotheses or (given is None and not live)):
         raise record.error("pool: only valid without hypotheses: each pseudo-reference that is drawn becomes one")
-    if record.location is None:
-        if not pool:
-            check_strings(record.hypotheses, "hypotheses", record.where)
-        if isinstance(given, Sequence):
-            check_strings(given, "pseudo_references", record.where)
+    if record.location is None and isinstance(given, Sequence):
+        check_strings(given, "pseudo_references", record.where)
     _check_logprobs_of(record, given, values=record.location is None)
 
 
@@ -151,7 +150,8 @@ def check_strings(values: Any, field: str, where: object) -> Sequence[str]:
     if values is None:
         raise RecordError(where, f"{field}: missing; give a list of strings")
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
-        raise RecordError(where, f"{field}: expected a list of strings, got {kind(values)}")
+        made = "; list(...) makes one" if isinstance(values, Iterable) and not isinstance(values, str | bytes) else ""
+        raise RecordError(where, f"{field}: expected a list of strings, got {kind(values)}{made}")
     if not values:
         raise RecordError(where, f"{field}: empty; give at least one string")
     if set(map(type, values)) != {str}:
