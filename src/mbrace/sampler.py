@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 from mbrace._native import covering_order
 from mbrace.errors import ServiceError, SettingError, UserError, counted
@@ -204,10 +204,9 @@ class Listed:
         """A function that answers what is wanted for one record."""
         given = record.listed()
         assert given is not None  # only a live source has none
-        if isinstance(given, ReplayableSource):
-            return partial(_ask, record, given.reader())
         if not isinstance(given, Sequence):
-            return partial(_ask, record, function_of(given))
+            ask = given.reader() if isinstance(given, ReplayableSource) else partial(_ask, record, function_of(given))
+            return lambda want: Draws(ask(want.count))
         # by position, whatever the labels of a pandas Series are
         draws = Draws(given, None if record.logprobs is None else list(record.logprobs))
         if self._shuffle and len(given) > 1:
@@ -224,16 +223,16 @@ def check_cover(record: Record) -> None:
         raise record.error("pseudo_references: cover needs a list; what is drawn one by one has an order of its own")
 
 
-def _ask(record: Record, ask: Callable[[int], Sequence[str]], want: Want) -> Draws:
-    """The next draws of a function that is asked for n more."""
-    texts = ask(want.count)
+def _ask(record: Record, ask: Callable[[int], Sequence[str]], count: int) -> list[str]:
+    """The next `count` draws of a function, checked; fewer if it has no more."""
+    texts = ask(count)
     if isinstance(texts, str) or not isinstance(texts, Iterable):
         got = "None" if texts is None else f"a {type(texts).__name__}"
         raise record.error(f"pseudo_references: expected a list of strings, got {got}")
     texts = list(texts)
-    if len(texts) > want.count:
-        raise record.error(f"pseudo_references: asked for {want.count} more, got {len(texts)}")
-    return Draws(texts)
+    if len(texts) > count:
+        raise record.error(f"pseudo_references: asked for {count} more, got {len(texts)}")
+    return texts
 
 
 def _attempt(source: Callable[[Want], Draws], want: Want) -> Draws:
@@ -263,53 +262,40 @@ def function_of(source: Iterator[str] | Callable[[int], Sequence[str]]) -> Calla
     return source if callable(source) else lambda count: list(itertools.islice(source, count))
 
 
-class ReplayableSource(Iterator[str]):
-    """A source that remembers what it gave and what it raised, so that a race can rerun over the same draws. It is
-    asked only for draws that no earlier race has seen."""
+class ReplayableSource:
+    """The iterator or function of a record; it remembers what that gave and raised, so that a race can be run again
+    over the same draws. It is asked only for draws that no earlier race has seen."""
 
-    def __init__(self, source: Iterator[str] | Callable[[int], Sequence[str]]) -> None:
+    def __init__(self, record: Record, source: Iterator[str] | Callable[[int], Sequence[str]]) -> None:
         self.is_function = callable(source)
-        self._ask = function_of(source)
+        self._ask = partial(_ask, record, function_of(source))
         self._texts: list[str] = []
         self._ended = False
         self._failure: Exception | None = None
-        self._refused: list[Any] = []  # the one thing it gave that no race can use
 
-    def __next__(self) -> str:
-        """One more draw, which is not remembered, so no race will see it."""
-        for text in self._ask(1):
-            return text
-        raise StopIteration
-
-    def reader(self) -> Callable[[int], Sequence[str]]:
+    def reader(self) -> Callable[[int], list[str]]:
         """A new function that returns n more, beginning with the first draw."""
         position = 0
 
-        def more(count: int) -> Sequence[str]:
+        def more(count: int) -> list[str]:
             nonlocal position
-            if not self._ended and (missing := position + count - len(self._texts)) > 0:
+            missing = position + count - len(self._texts)
+            if missing > 0 and not self._ended:
                 self._draw(missing)
             found = self._texts[position : position + count]
             if len(found) < count and self._failure is not None:
                 raise self._failure
-            if len(found) < count and self._refused:
-                return self._refused[0]  # type: ignore[no-any-return]
             position += len(found)
             return found
 
         return more
 
     def _draw(self, count: int) -> None:
+        texts = []
         try:
             texts = self._ask(count)
-            if isinstance(texts, Iterable) and not isinstance(texts, str):
-                texts = list(texts)
         except Exception as error:
-            self._failure, self._ended = error, True
-            return
-        if not isinstance(texts, list) or len(texts) > count:
-            self._refused, self._ended = [texts], True
-            return
+            self._failure = error
         self._texts += texts
         self._ended = len(texts) < count
 
@@ -319,7 +305,7 @@ def replayable(record: Record) -> Record:
     given = record.pseudo_references
     if given is None or isinstance(given, Sequence):
         return record
-    return replace(record, pseudo_references=ReplayableSource(given))
+    return replace(record, pseudo_references=cast(Any, ReplayableSource(record, given)))
 
 
 def is_function(source: object) -> bool:
