@@ -97,6 +97,9 @@ def decode_corpus(
     return races.stream(checked_records(records), chosen.window, on_error)
 
 
+GROUP = 8  # sentences that race at a time with a string metric: what is kept of them fits the processor's caches
+
+
 class _Races:
     """Runs races with these settings, and refuses what cannot be combined with them."""
 
@@ -151,7 +154,7 @@ class _Races:
             records,
             self.run,
             window=window,
-            group_size=window if self._live or parallel is None else min(window, parallel.group_size),
+            group_size=window if self._live or parallel is None else min(window, GROUP),
             run_single_threaded=single,
             threads=1 if parallel is None else parallel.workers,
             check=self.check,

@@ -122,10 +122,6 @@ class ParallelUtility(Protocol):
     def workers(self) -> int:
         """Its threads. In a race they also prune."""
 
-    @property
-    def group_size(self) -> int:
-        """How many sentences to race at a time, where that is faster than the whole window at once."""
-
     def single_threaded(self) -> Utility:
         """The same utility on one thread, which may score from several threads at once."""
         ...
@@ -148,7 +144,7 @@ def quality_of(thing: object) -> QualityUtility | None:
 
 def parallel_of(utility: Utility) -> ParallelUtility | None:
     """The utility, if it works on several threads."""
-    return cast(ParallelUtility, utility) if _has(utility, "single_threaded", "workers", "group_size") else None
+    return cast(ParallelUtility, utility) if _has(utility, "single_threaded", "workers") else None
 
 
 @runtime_checkable

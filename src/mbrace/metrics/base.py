@@ -21,7 +21,6 @@ class Multithreaded:
     """A string metric, a dataclass, with a number of `threads` that changes no score; None is all cores."""
 
     threads: int | None
-    group_size: ClassVar[int] = 8  # sentences of a window that race at a time: their indexes stay in the caches
 
     @property
     def workers(self) -> int:

@@ -114,11 +114,6 @@ class _ParallelMixture(Mixture):
         """The largest number of threads of any part."""
         return max(utility.workers for utility, _ in self.parts if isinstance(utility, ParallelUtility))
 
-    @property
-    def group_size(self) -> int:
-        """How many sentences race at a time: the smallest group size of any part."""
-        return min(utility.group_size for utility, _ in self.parts if isinstance(utility, ParallelUtility))
-
     def single_threaded(self) -> Mixture:
         """The same on one thread."""
         parts = [(u.single_threaded(), weight) for u, weight in self.parts if isinstance(u, ParallelUtility)]
