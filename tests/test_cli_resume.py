@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 import resource
@@ -16,53 +15,64 @@ import pytest
 from cli_helpers import COMMAND, GOOD, Row, decode, feed_and_wait, lines, start
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".parquet"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_run_ended_by_a_signal_and_resumed_writes_the_bytes_of_one_that_was_not(
-    suffix: str, number: signal.Signals, tmp_path: Path, candidates: Path, small_rows: list[Row]
+    suffix: str,
+    number: signal.Signals,
+    tmp_path: Path,
+    candidates: Path,
+    small_rows: list[Row],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     whole, out = tmp_path / f"whole{suffix}", tmp_path / f"out{suffix}"
+    written = out if suffix == ".jsonl" else tmp_path / f"out{suffix}.part"
     assert decode(candidates, "-o", whole) == 0
     run = start("-", "-o", out, "--window", "4")
-    feed_and_wait(run, lines(small_rows[:90]), out, 1000)
+    feed_and_wait(run, lines(small_rows[:90]), written, 1000)
     run.send_signal(number)
     _, errors = run.communicate(timeout=60)
     if number == signal.SIGKILL:
         assert run.returncode == -9
-        with out.open("ab") as file:  # and the last write was torn
+        with written.open("ab") as file:  # and the last write was torn
             file.write(b'{"id": "s9')
     else:
         assert run.returncode == 128 + number
         assert b"--resume" in errors
-        found = (gzip.decompress if suffix.endswith("gz") else bytes)(out.read_bytes())
-        assert found.endswith(b"}\n")
-    assert out.read_bytes() != whole.read_bytes()
-    assert decode(candidates, "-o", out, "--resume", "--window", "7") == 0
-    assert out.read_bytes() == whole.read_bytes()
-    assert decode(candidates, "-o", out, "--resume") == 0  # nothing left to do
-    assert out.read_bytes() == whole.read_bytes()
+        assert written.read_bytes().endswith(b"}\n")
+    assert out.exists() == (suffix == ".jsonl")
+    capsys.readouterr()
+    assert decode(candidates, "-o", out) == 2
+    assert "use --resume" in capsys.readouterr().err
+    for window in ("7", "64"):  # the second time, nothing is left to do
+        assert decode(candidates, "-o", out, "--resume", "--window", window) == 0
+        assert out.read_bytes() == whole.read_bytes()
+        assert written.exists() == (suffix == ".jsonl")
 
 
-def test_an_interrupted_parquet_run_is_resumed_and_appears_only_when_whole(
-    tmp_path: Path, candidates: Path, small_rows: list[Row], answers: bytes, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("suffix", [".jsonl.gz", ".jsonl.xz", ".jsonl.bz2", ".jsonl.zst"])
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_a_packed_file_that_an_early_version_wrote_or_was_writing_is_continued(
+    suffix: str, share: float, tmp_path: Path, candidates: Path, small_rows: list[Row]
 ) -> None:
+    whole, out = tmp_path / f"whole{suffix}", tmp_path / f"out{suffix}"
+    assert decode(candidates, "-o", whole) == 0
+    out.write_bytes(whole.read_bytes()[: int(share * whole.stat().st_size)])
+    shutil.copy(f"{whole}.run.json", f"{out}.run.json")
+    assert decode(candidates, "-o", out, "--resume") == 0
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_a_finished_table_goes_on_with_new_records(tmp_path: Path, candidates: Path, answers: bytes) -> None:
     import pyarrow.parquet
 
     out = tmp_path / "out.parquet"
-    run = start("-", "-o", out, "--window", "4")
-    feed_and_wait(run, lines(small_rows[:90]), tmp_path / "out.parquet.part", 1000)
-    run.kill()
-    run.communicate()
-    assert not out.exists()
-    assert decode(candidates, "-o", out) == 2
-    assert "use --resume" in capsys.readouterr().err
-    assert decode(candidates, "-o", out, "--resume") == 0
-    found = pyarrow.parquet.read_table(out).to_pylist()
+    for more in (b"", lines([{**GOOD, "id": "one more"}])):
+        candidates.write_bytes(candidates.read_bytes() + more)
+        assert decode(candidates, "-o", out, *(["--resume"] if more else [])) == 0
+    *found, last = pyarrow.parquet.read_table(out).to_pylist()
     assert found == [{**json.loads(line), "id": str(json.loads(line)["id"])} for line in answers.splitlines()]
-    assert decode(candidates, "-o", out, "--resume") == 0  # nothing left to do
-    candidates.write_bytes(candidates.read_bytes() + lines([{**GOOD, "id": "one more"}]))
-    assert decode(candidates, "-o", out, "--resume") == 2
-    assert "is finished, but the input has more records" in capsys.readouterr().err
+    assert (last["id"], last["text"]) == ("one more", "a b")
 
 
 def test_two_runs_on_one_output_are_refused(tmp_path: Path, candidates: Path, small_rows: list[Row]) -> None:
@@ -138,7 +148,7 @@ def test_a_disk_that_fills_up_leaves_a_state_to_resume(
 ) -> None:
     whole, out = tmp_path / f"whole{suffix}", tmp_path / f"out{suffix}"
     assert decode(candidates, "-o", whole) == 0
-    limit = whole.stat().st_size // 2
+    limit, written = whole.stat().st_size // 2, out if suffix == ".jsonl" else tmp_path / f"out{suffix}.part"
     run = start(
         candidates, "-o", out, "--window", "8",
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
@@ -146,6 +156,6 @@ def test_a_disk_that_fills_up_leaves_a_state_to_resume(
     _, errors = run.communicate(timeout=60)
     assert run.returncode == 2
     assert b"answers written before are kept: make room and go on with --resume" in errors
-    assert out.stat().st_size == limit
+    assert written.stat().st_size == limit
     assert decode(candidates, "-o", out, "--resume") == 0
     assert out.read_bytes() == whole.read_bytes()

@@ -297,5 +297,5 @@ def summary_lines(summary: Summary) -> str:
     if summary.hypothesis_seconds:
         drawn = f"{counted(summary.drawn, 'pseudo-reference')} drawn"
         parts.append(f"hypotheses {summary.hypothesis_seconds:.2f} s, {drawn}")
-    text = "; ".join(parts)
-    return textwrap.fill(f"mbrace: {text}", 80, subsequent_indent=" " * 8, break_on_hyphens=False)
+    text = "; ".join(part if len(part) > 70 else part.replace(" ", "\xa0") for part in parts)  # kept in one line
+    return textwrap.fill(f"mbrace: {text}", 80, subsequent_indent=" " * 8).replace("\xa0", " ")

@@ -24,7 +24,7 @@ from mbrace.cluster.folder import ShardFolder
 from mbrace.cluster.shards import TRIES, Actor, Reader, Registry, Result, add_costs
 from mbrace.errors import RESUME, ServiceError, SettingError, UserError, require
 from mbrace.io.candidates import expand, id_prefixes
-from mbrace.io.reading import estimated_bytes
+from mbrace.io.compression import packing_of
 from mbrace.jobs.run import ErrorPolicy, Job, RunOptions, Summary
 from mbrace.jobs.terminal import Stop
 
@@ -56,7 +56,7 @@ def run(
     resume: bool = False,
     force: bool = False,
     on_error: ErrorPolicy = "stop",
-    progress: Callable[[int, float], None] = lambda lines, share: None,
+    progress: Callable[[int, float | None], None] = lambda lines, share: None,
     options: dict[str, Any] | None = None,
 ) -> Summary:
     """Run a job over every line of `inputs` (files, patterns, URLs); shards and a manifest go into the folder `output`.
@@ -64,8 +64,8 @@ def run(
     `address` is that of a running cluster; None starts one on this machine. `threads` are those of a worker (0: its
     share of the CPUs). `shard_size` is in input lines: by default 1,024 records, or 64 sources, for which candidates
     are made first. The shards, one after another, are byte for byte the file that a run on one machine writes.
-    `progress` is called with the lines done since its last call and the share of the input done so far. `options`, the
-    command line's, are kept in the manifest.
+    `progress` is called with the lines done since its last call and the share of the input done so far (None: unknown,
+    as some of it is packed or remote). `options`, the command line's, are kept in the manifest.
     """
     RunOptions(threads, resume, force, on_error)  # refuses what makes no sense
     if folder := getattr(job, "save_utilities", None):
@@ -125,11 +125,12 @@ def _collect(
     folder: ShardFolder,
     summary: Summary,
     stop: Stop,
-    progress: Callable[[int, float], None],
+    progress: Callable[[int, float | None], None],
     paths: list[str],
 ) -> None:
     """Write results as they come."""
-    total = sum(map(estimated_bytes, paths))
+    known = all(os.path.isfile(path) and not packing_of(path) for path in paths)  # how many bytes there are to read
+    total = sum(map(os.path.getsize, paths)) if known else None
     read = 0
     while (result := stop.read(results)) is not None:
         if result.failure:
@@ -137,7 +138,7 @@ def _collect(
         folder.add(result)
         add_costs(summary, result.costs)
         read += result.input_bytes
-        progress(result.count, read / total if total else 0.0)
+        progress(result.count, read / total if total else None)
 
 
 class _Connection:

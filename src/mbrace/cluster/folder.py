@@ -21,12 +21,12 @@ from mbrace.cluster.shards import Result, blocks
 from mbrace.errors import FORCE, RESUME, Parameter, UserError, require
 from mbrace.io.atomic import OPEN_OWN, TEMPORARY, lock, open_folder, replace_file, write_all
 from mbrace.io.candidates import Bad, lines_of, repeated_id
-from mbrace.io.compression import check_packing, in_members, pack
+from mbrace.io.compression import check_packing, in_members
 from mbrace.io.folders import MANIFEST, SHARD, Manifest, Shard, check_name
 from mbrace.io.output import EXISTS, errors_path
 from mbrace.io.parquet import write_parquet
 from mbrace.io.reading import json_line, parse_json
-from mbrace.io.resume import PlainLines, refuse_other_settings
+from mbrace.io.resume import WrittenLines, refuse_other_settings
 from mbrace.jobs.run import Job
 from mbrace.records import Location
 
@@ -104,7 +104,7 @@ class ShardFolder:
                 self.done[int(index), int(number)] = FinishedShard(shard, np.zeros(0, np.uint64), [])
             return True
         self._open_journal()
-        written = PlainLines(self._journal)
+        written = WrittenLines(self._journal)
         if written.line is not None:
             self._check_plan(parse_json(written.line, self.path / JOURNAL), self.path / JOURNAL)
             written.keep()
@@ -190,7 +190,7 @@ class ShardFolder:
                 data = path.read_bytes()
             else:
                 packing = "gz" if self._suffix.endswith(".gz") else ""
-                data = b"".join(in_members(lines, packing)) or (pack([], packing) if packing else b"")
+                data = b"".join(in_members(lines, packing))
                 replace_file(path, data)
             counts: dict[str, Any] = {"answers": shard.lines - len(errors), "skipped": len(errors), "bytes": len(data)}
             shard = shard._replace(**counts, sha256=hashlib.sha256(data).hexdigest())

@@ -1,8 +1,5 @@
-"""Packed files. Output is a sequence of members with a fixed number of lines each, whatever the window: gzip members,
-xz or bzip2 streams, Zstandard frames.
-
-The bytes are the same whenever and wherever they are made, and a file can be continued after its last complete member.
-"""
+"""Packed files. Output is a sequence of members with a fixed number of lines each: gzip members, xz or bzip2 streams,
+Zstandard frames. So the bytes are the same wherever they are made."""
 
 from __future__ import annotations
 
@@ -20,11 +17,6 @@ from mbrace.errors import UserError, require
 
 LINES_PER_MEMBER = 64
 PACKED = (".gz", ".xz", ".bz2", ".zst")  # read and written
-FIRST_BYTES = {"gz": b"\x1f\x8b", "xz": b"\xfd7zXZ\0", "bz2": b"BZh", "zst": b"\x28\xb5\x2f\xfd"}
-
-
-class DamagedError(Exception):
-    """Packed data that cannot be unpacked."""
 
 
 def packing_of(path: str) -> str:
@@ -49,7 +41,9 @@ class _ZstandardFile(io.RawIOBase):
     """Reads a file of Zstandard frames. Unlike the package's own reader it notices if the last frame is cut off."""
 
     def __init__(self, path: str, mode: str = "rb") -> None:
-        self._unpack, self._used, self._rest = Unpacker("zst"), False, b""
+        self._zstandard = require("zstandard", extra="zstd")
+        self._frame: Any = None  # None: between frames
+        self._packed, self._rest = b"", b""
         self._file = open(path, mode)  # noqa: SIM115  (closed by `close`)
 
     def readable(self) -> bool:
@@ -57,19 +51,19 @@ class _ZstandardFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         while not self._rest:
-            packed = self._unpack.unused_data if self._unpack.eof else b""
-            packed = packed or self._file.read(1 << 17)
-            if self._unpack.eof:
-                self._unpack, self._used = Unpacker("zst"), False
+            packed = self._packed or self._file.read(1 << 17)
             if not packed:
-                if self._used:
+                if self._frame is not None:
                     raise EOFError("the file ends inside a frame")
                 return 0
-            self._used = True
+            self._frame = self._frame or self._zstandard.ZstdDecompressor().decompressobj()
             try:
-                self._rest = self._unpack.decompress(packed)
-            except DamagedError as error:
+                self._rest = self._frame.decompress(packed)
+            except self._zstandard.ZstdError as error:
                 raise OSError(str(error)) from error
+            self._packed = self._frame.unused_data
+            if self._frame.eof:
+                self._frame = None
         count = min(len(buffer), len(self._rest))
         buffer[:count], self._rest = self._rest[:count], self._rest[count:]
         return count
@@ -79,7 +73,7 @@ class _ZstandardFile(io.RawIOBase):
         super().close()
 
 
-def pack(lines: Sequence[bytes], packing: str) -> bytes:
+def _pack(lines: Sequence[bytes], packing: str) -> bytes:
     """Lines, packed as one member of a file; members one after another are a whole file."""
     data = b"".join(lines)
     if packing == "xz":
@@ -92,54 +86,16 @@ def pack(lines: Sequence[bytes], packing: str) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-def pop_full_members(lines: list[bytes], packing: str) -> Iterator[bytes]:
-    """Packs the first lines as full members, and removes them from `lines`."""
-    while len(lines) >= LINES_PER_MEMBER:
-        yield pack(lines[:LINES_PER_MEMBER], packing)
-        del lines[:LINES_PER_MEMBER]
-
-
 def in_members(lines: Iterable[bytes], packing: str) -> Iterator[bytes]:
-    """The pieces of a whole file: its members, or the lines themselves if they are not packed."""
+    """The pieces of a whole file: its members (one at least), or the lines themselves if they are not packed."""
     if not packing:
         yield from lines
         return
     left = iter(lines)
+    member = list(itertools.islice(left, LINES_PER_MEMBER))
+    yield _pack(member, packing)
     while member := list(itertools.islice(left, LINES_PER_MEMBER)):
-        yield pack(member, packing)
-
-
-class Unpacker:
-    """Unpacks one member, in pieces."""
-
-    def __init__(self, packing: str) -> None:
-        makers: dict[str, Any] = {
-            "gz": lambda: zlib.decompressobj(wbits=31),
-            "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ),
-            "bz2": bz2.BZ2Decompressor,
-            "zst": lambda: require("zstandard", extra="zstd").ZstdDecompressor().decompressobj(),
-        }
-        self._inner = makers[packing]()
-        self._errors: tuple[type[Exception], ...] = (zlib.error, lzma.LZMAError, OSError, EOFError)
-        if packing == "zst":
-            self._errors += (require("zstandard", extra="zstd").ZstdError,)
-
-    def decompress(self, data: bytes) -> bytes:
-        """Unpack `data`, the next piece; `DamagedError` if that cannot be done."""
-        try:
-            return bytes(self._inner.decompress(data))
-        except self._errors as error:
-            raise DamagedError(str(error)) from error
-
-    @property
-    def eof(self) -> bool:
-        """Whether the member has ended."""
-        return bool(self._inner.eof)
-
-    @property
-    def unused_data(self) -> bytes:
-        """What came after its end."""
-        return bytes(self._inner.unused_data)
+        yield _pack(member, packing)
 
 
 def check_packing(output: str, known: Sequence[str]) -> None:

@@ -10,21 +10,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mbrace.errors import FORCE, LARGEST, RESUME, Parameter, SettingError, UserError, check_whole, require, warn
-from mbrace.io.atomic import OPEN, OPEN_OWN, TEMPORARY, lock, write_all
+from mbrace.io.atomic import OPEN, OPEN_OWN, TEMPORARY, lock, replacing, write_all
 from mbrace.io.candidates import Bad, lines_of
-from mbrace.io.compression import PACKED, check_packing, pack, packing_of, pop_full_members
+from mbrace.io.compression import PACKED, check_packing, in_members, packing_of
 from mbrace.io.folders import UtilityFolder
 from mbrace.io.parquet import write_parquet
-from mbrace.io.reading import json_line, valid_unicode
-from mbrace.io.resume import (
-    SUFFIX,
-    ParquetLines,
-    PlainLines,
-    RunFile,
-    WrittenLines,
-    begins_like_our_output,
-    written_lines,
-)
+from mbrace.io.reading import byte_lines, json_line, valid_unicode
+from mbrace.io.resume import SUFFIX, RunFile, WrittenLines, begins_like_our_output, whole_lines
 from mbrace.records import Record
 from mbrace.result import Decoded
 
@@ -91,10 +83,11 @@ class OutputFiles:
     def __init__(self, path: str) -> None:
         self.path = path
         self.is_stream = path == "-" or _is_device(path)  # stdout, a pipe, /dev/null: it has no other files
-        self.is_parquet = path.endswith(".parquet") and not self.is_stream  # made from its lines at the end
+        self.is_parquet = path.endswith(".parquet") and not self.is_stream
         self.packing = "" if self.is_stream else packing_of(path)
+        self.is_made_of_lines = self.is_parquet or bool(self.packing)  # in one step, when all of them are written
         self.target = os.path.realpath(path)
-        self.lines = self.target + ".part" * self.is_parquet  # where lines are written
+        self.lines = self.target + ".part" * self.is_made_of_lines  # where lines are written
         self.replacement = self.lines + TEMPORARY  # where those are written that will replace an older run's
         self.errors = errors_path(path)  # the records set aside
         self.run_file = path + SUFFIX
@@ -103,11 +96,6 @@ class OutputFiles:
     def exists(self) -> bool:
         """Whether there is an output, finished or not."""
         return os.path.exists(self.path) or os.path.exists(self.lines)
-
-    @property
-    def is_finished_parquet(self) -> bool:
-        """Whether the Parquet file is there, and no run is writing another one."""
-        return self.is_parquet and os.path.exists(self.path) and not os.path.exists(self.lines)
 
     def refuse_existing(self) -> None:
         """Refuse an output that exists, finished or not, or of which only the errors are left: early, before anything
@@ -130,13 +118,13 @@ def _is_device(path: str) -> bool:
 
 
 class Output:
-    """A file of answers: `-` is stdout, `.gz`, `.xz`, `.bz2` and `.zst` are compressed, `.parquet` is a table.
+    """A file of answers: `-` is stdout, `.gz`, `.xz`, `.bz2` and `.zst` are packed, `.parquet` is a table.
 
     On resume, the caller first keeps those lines of `written` and `written_errors` that answer the input, then calls
     `start`. After that, for each outcome, it calls `add`, for an answer `expect` and `note_answered`, and `flush`.
     Records that failed are written to OUT.errors.jsonl as they are added, before any line that follows them is in OUT,
-    so that after a crash the two files tell how far the run had come. A Parquet file is never half written: its rows
-    are collected as JSON Lines in OUT.part, and the file appears when the run is complete.
+    so that after a crash the two files tell how far the run had come. A packed or Parquet file is never half written:
+    its lines are collected in OUT.part, and the file appears when the run is complete.
 
     The `settings`, and digests of the records answered, are in OUT.run.json before the first answer: only a run with
     the same ones can continue it. The `options` of the command line are there for people, and for `--config`. With
@@ -163,8 +151,8 @@ class Output:
         self._run_file = None if settings is None or files.is_stream else RunFile(path, settings, options)
         self._lines: list[bytes] = []  # not written yet
         self._failed = False  # whether a write has failed
-        self._is_finished = False  # whether this resumes a Parquet file that is complete
         self._is_new = False  # whether this run has created the file of lines
+        self._is_copy = False  # whether that holds the lines of OUT, and none of this run yet
         self._continues = False  # whether there is something of an earlier run to continue
         self._has_started = False  # `start` was called
         self._has_begun = True  # False while an older output is still there in full
@@ -205,13 +193,7 @@ class Output:
         if not (resume or force):
             files.refuse_existing()
         self._has_begun = not (exists and force)
-        self._is_finished = resume and files.is_finished_parquet
-        if self._is_finished:
-            try:
-                self.written, self._continues = ParquetLines(self.path), True
-            except UserError as error:
-                raise UserError(f"{error.message}; use {FORCE} to start over") from error
-        elif force and os.path.exists(files.lines):
+        if force and os.path.exists(files.lines):
             self._replaced = self._open(files.lines, os.O_RDWR | OPEN_OWN)
             lock(self._replaced, self.path)
             self._descriptor = self._open(files.replacement, os.O_RDWR | os.O_CREAT | os.O_TRUNC | OPEN_OWN)
@@ -225,16 +207,21 @@ class Output:
         if os.path.exists(files.errors):
             if resume:
                 self._open_errors()
-                self.written_errors = PlainLines(self._errors)
+                self.written_errors = WrittenLines(self._errors)
                 self._continues |= self.written_errors.line is not None
             elif self._has_begun:
                 os.unlink(files.errors)
 
     def _read_lines(self) -> None:
         """The lines of the run that is continued; a file that is not ours is refused."""
-        if not begins_like_our_output(self._descriptor, packing=self.files.packing, text=self.text):
+        has_lines = os.fstat(self._descriptor).st_size > 0
+        if self.files.is_made_of_lines and not has_lines and os.path.exists(self.path) and os.path.getsize(self.path):
+            self._is_copy = True
+            for line in whole_lines(self.path):
+                write_all(self._descriptor, line)
+        if not begins_like_our_output(self._descriptor, text=self.text):
             raise UserError(f"{self.path}:1: not an answer of mbrace; use {FORCE} to replace the file")
-        self.written = written_lines(self._descriptor, self.files.packing)
+        self.written = WrittenLines(self._descriptor)
         # part of a first line of JSON is known to be ours by its beginning; plain text could come from another program
         is_text = self.text and os.fstat(self._descriptor).st_size > 0
         self._continues = is_text or self.written.line is not None
@@ -270,14 +257,14 @@ class Output:
     def start(self) -> None:
         """Drop the lines of `written` and `written_errors` that were not kept; new lines follow those that were."""
         self._has_started = True
-        self._lines = self.written.drop_rest()
+        self.written.drop_rest()
         self.written_errors.drop_rest()
         self.skipped = self.written_errors.kept
         if self._errors >= 0 and not self.skipped:
             os.close(self._errors)
             os.unlink(self.files.errors)
             self._errors = -1
-        if self._run_file is not None and self._continues and not self._is_finished:
+        if self._run_file is not None and self._continues:
             with self._write_errors(self._run_file.path):
                 self._run_file.save(durable=False)
 
@@ -299,8 +286,6 @@ class Output:
 
     def add(self, line: bytes | None, bad: Bad | None = None) -> None:
         """Add the next line, a record that failed, or both (text output has an empty line for a failed record)."""
-        if self._is_finished:
-            raise UserError(f"{self.path}: is finished, but the input has more records; use {FORCE} to start over")
         if bad is not None:
             if self._errors < 0:
                 self._write(self._descriptor, b"", self.path)  # replaces an older output and deletes its errors
@@ -311,15 +296,20 @@ class Output:
             self._lines.append(line)
 
     def flush(self) -> None:
-        """Write the lines added so far; of compressed output, only full members."""
-        if self.files.packing:
-            for member in pop_full_members(self._lines, self.files.packing):
-                self._write(self._descriptor, member, self.path)
-        elif self._lines:
+        """Write the lines added so far."""
+        if self._lines:
             lines, self._lines = self._lines, []
             self._write(self._descriptor, b"".join(lines), self.path)
-        if self._run_file is not None:
-            self._run_file.inputs.forget(waiting=len(self._lines))
+
+    def rewrite(self, lines: Iterable[bytes]) -> None:
+        """Replace all lines, in one step, for the run that continues after this one."""
+        try:
+            with replacing(self.files.lines) as temporary, open(temporary, "wb") as file:
+                file.writelines(lines)
+        except OSError as error:
+            kept = "the older file is kept as it was: make room and try again"
+            raise UserError(f"{self.path}: {error.strerror}; {kept}") from error
+        self._is_copy = False
 
     def _write(self, descriptor: int, data: bytes, path: str) -> None:
         if self._failed:
@@ -330,6 +320,7 @@ class Output:
                 sys.stdout.buffer.flush()
             else:
                 write_all(descriptor, data)
+            self._is_copy = False
             self._begin()
 
     @contextlib.contextmanager
@@ -374,17 +365,13 @@ class Output:
 
     def _is_empty(self) -> bool:
         """Whether there is nothing to continue: no complete line, and no record set aside."""
-        return self._errors < 0 and written_lines(self._descriptor, self.files.packing).line is None
+        return self._errors < 0 and WrittenLines(self._descriptor).line is None
 
     def close(self, *, complete: bool = True) -> None:
-        """Write what is left and close the file; a `complete` Parquet file gets its name."""
-        packing = self.files.packing
+        """Write what is left and close the file; a `complete` packed or Parquet file gets its name."""
         try:
             if not self._failed:
                 self.flush()
-                if packing and (self._lines or (complete and os.lseek(self._descriptor, 0, os.SEEK_CUR) == 0)):
-                    self._write(self._descriptor, pack(self._lines, packing), self.path)
-                    self._lines = []
             if self._descriptor >= 0 and not self.files.is_stream:
                 os.fsync(self._descriptor)
                 self._finish(complete and not self._failed)
@@ -401,16 +388,16 @@ class Output:
                 self._tables.finish()
 
     def _finish(self, complete: bool) -> None:
-        """Give a complete Parquet file its name; delete files that are not needed any more, or were never used."""
+        """Make a complete packed or Parquet file; delete files that are not needed any more, or were never used."""
         if complete:
             self._begin()
-        if self.files.is_parquet and complete:
-            write_parquet(lambda: lines_of(self.files.lines), self.files.target)
-            os.unlink(self.files.lines)
+            if self.files.is_made_of_lines:
+                self._make_of_lines()
+                os.unlink(self.files.lines)
         never_used = not complete and self._is_empty()
         if self._replaced >= 0:
             os.unlink(self.files.replacement)
-        elif never_used and self._is_new:
+        elif (never_used and self._is_new) or (self._is_copy and not complete):
             os.unlink(self.files.lines)
         if self._run_file is None or not self._has_begun:
             return
@@ -420,6 +407,14 @@ class Output:
         elif self._has_started and not self._failed:
             self._run_file.inputs.finish()
             self._run_file.save()
+
+    def _make_of_lines(self) -> None:
+        """Write the packed or Parquet file that holds the lines."""
+        if self.files.is_parquet:
+            write_parquet(lambda: lines_of(self.files.lines), self.files.target)
+            return
+        with replacing(self.files.target) as temporary, open(temporary, "wb") as file:
+            file.writelines(in_members(byte_lines(self.files.lines), self.files.packing))
 
     def __enter__(self) -> Output:
         return self

@@ -8,7 +8,6 @@ import fnmatch
 import io
 import json
 import lzma
-import os
 import re
 import sys
 import zlib
@@ -18,7 +17,7 @@ from typing import Any, BinaryIO, TypeVar
 import orjson
 
 from mbrace.errors import RecordError, UserError, require, warn
-from mbrace.io.compression import DamagedError, Unpacker, open_packed, packing_of
+from mbrace.io.compression import open_packed, packing_of
 from mbrace.records import Location
 
 Row = TypeVar("Row")
@@ -101,24 +100,6 @@ def count_lines(path: str) -> int:
 def shown_path(path: str) -> str:
     """A path as messages show it: "-" is <stdin>."""
     return "<stdin>" if path == "-" else path
-
-
-def estimated_bytes(path: str) -> int:
-    """About how many bytes a local file has when unpacked (0: unknown), estimated from its first quarter megabyte."""
-    if not os.path.isfile(path):
-        return 0
-    size = os.path.getsize(path)
-    if not packing_of(path):
-        return size
-    with open(path, "rb") as file:
-        start = file.read(1 << 18)
-    try:
-        unpack = Unpacker(packing_of(path))
-        unpacked = len(unpack.decompress(start))
-    except DamagedError:
-        return 0
-    used = len(start) - len(unpack.unused_data)
-    return size * unpacked // max(1, used)
 
 
 def filesystem_of(url: str) -> tuple[Any, str]:

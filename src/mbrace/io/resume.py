@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from mbrace.errors import FORCE, UserError
 from mbrace.io.atomic import read_at, replace_file
-from mbrace.io.compression import FIRST_BYTES, LINES_PER_MEMBER, DamagedError, Unpacker
-from mbrace.io.parquet import parquet_rows
+from mbrace.io.candidates import lines_of
+from mbrace.io.compression import packing_of
 from mbrace.io.reading import json_line, parse_json, to_json
 from mbrace.records import Record
 
@@ -27,140 +27,56 @@ EARLY_NAMES = {"length_penalty": "length_alpha"}  # the names of settings in fil
 
 
 class WrittenLines:
-    """Lines of an earlier run, in order: `line` is the next one, None after the last; `kept` counts those before it.
+    """The complete lines of an earlier run in a file, in order: `line` is the next one, None after the last; `kept`
+    counts those before it. Without a file there are none."""
 
-    This class itself has no lines; there is a subclass for each kind of file.
-    """
-
-    line: bytes | None = None
-    kept = 0
+    def __init__(self, descriptor: int = -1) -> None:
+        self.line: bytes | None = None
+        self.kept = self._end = 0
+        self._descriptor, self._lines = descriptor, _lines(descriptor)
+        self._advance()
 
     def keep(self) -> None:
         """Keep this line and go to the next."""
         assert self.line is not None
         self.kept += 1
+        self._end += len(self.line)
         self._advance()
 
-    def drop_rest(self) -> list[bytes]:
-        """Remove the lines not kept from the file; returns kept lines that had to be removed too and must be added."""
-        return []
+    def drop_rest(self) -> None:
+        """Remove the lines not kept from the file, where writing continues."""
+        if self._descriptor >= 0:
+            os.ftruncate(self._descriptor, self._end)
+            os.lseek(self._descriptor, self._end, os.SEEK_SET)
 
     def _advance(self) -> None:
-        raise NotImplementedError
-
-
-class PlainLines(WrittenLines):
-    """Lines of a plain file; an incomplete last line is left out."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor, self._end = descriptor, 0
-        self._lines = _lines(_chunks(descriptor))
-        self._advance()
-
-    def _advance(self) -> None:
-        self._end += len(self.line or b"")
         self.line = next(self._lines, None)
 
-    def drop_rest(self) -> list[bytes]:
-        """Remove the lines not kept."""
-        _cut(self._descriptor, self._end)
-        return []
 
-
-class PackedLines(WrittenLines):
-    """Lines of a packed file: members of a fixed number of lines, of which the last may be shorter or cut off.
-
-    The last member with a kept line is packed again, so that members end where those of an uninterrupted run do.
-    """
-
-    def __init__(self, descriptor: int, packing: str) -> None:
-        self._descriptor, self._packing = descriptor, packing
-        self._lines = self._read()
-        self._member = self._next_member = 0  # where the members of the last kept line and of `line` begin
-        self._kept_of_member: list[bytes] = []
-        self._advance()
-
-    def _advance(self) -> None:
-        if self.line is not None:
-            if self._next_member != self._member:
-                self._member, self._kept_of_member = self._next_member, []
-            self._kept_of_member.append(self.line)
-        self._next_member, self.line = next(self._lines, (0, None))
-
-    def drop_rest(self) -> list[bytes]:
-        """Remove the lines not kept, and the last member, whose kept lines are returned."""
-        _cut(self._descriptor, self._member)
-        return self._kept_of_member
-
-    def _read(self) -> Iterator[tuple[int, bytes | None]]:
-        """(the offset of its member, line) for each complete line."""
-        member, position, rest = 0, 0, b""
-        unpack = Unpacker(self._packing)
-        for chunk in _chunks(self._descriptor):
-            position += len(chunk)
-            while chunk:
-                try:
-                    unpacked = unpack.decompress(chunk)
-                except DamagedError:
-                    return
-                *lines, rest = (rest + unpacked).split(b"\n")
-                for line in lines:
-                    yield member, line + b"\n"
-                chunk = unpack.unused_data
-                if unpack.eof:
-                    if rest:
-                        return
-                    member = position - len(chunk)
-                    unpack = Unpacker(self._packing)
-
-
-class ParquetLines(WrittenLines):
-    """The rows of a finished Parquet file, as lines with their ids only. No row is ever removed."""
-
-    def __init__(self, path: str) -> None:
-        self._rows = parquet_rows(path, columns=["id"])
-        self._advance()
-
-    def _advance(self) -> None:
-        row = next(self._rows, None)
-        self.line = None if row is None else to_json(row)
-
-
-def written_lines(descriptor: int, packing: str) -> WrittenLines:
-    """The complete lines of a file with this packing ("": none)."""
-    return PackedLines(descriptor, packing) if packing else PlainLines(descriptor)
-
-
-def begins_like_our_output(descriptor: int, *, packing: str, text: bool) -> bool:
+def begins_like_our_output(descriptor: int, *, text: bool) -> bool:
     """Whether a file begins as our output does, however short it is; any other must not be cut off and continued."""
-    head = read_at(descriptor, 1 << 16, 0)
-    if packing:
-        start = FIRST_BYTES[packing]
-        if head[: len(start)] != start[: len(head)]:
-            return False
-        try:
-            head = Unpacker(packing).decompress(head)[: len(LINE_START)]
-        except DamagedError:
-            return False
-    return not head.startswith(LINE_START) if text else head[: len(LINE_START)] == LINE_START[: len(head)]
+    head = read_at(descriptor, len(LINE_START), 0)
+    return head != LINE_START if text else head == LINE_START[: len(head)]
 
 
-def _cut(descriptor: int, size: int) -> None:
-    """Cut the file off after `size` bytes, where writing continues."""
-    os.ftruncate(descriptor, size)
-    os.lseek(descriptor, size, os.SEEK_SET)
+def whole_lines(path: str) -> Iterator[bytes]:
+    """The complete lines of a table or of a packed file, also of one that an early version of mbrace did not finish."""
+    found = False
+    try:
+        for line in lines_of(path):
+            if line.endswith(b"\n"):
+                yield line
+                found = True
+    except UserError as error:
+        if not (found and packing_of(path)):
+            remedy = f"it is not an answer of mbrace that can be continued: use {FORCE} to start over"
+            raise UserError(f"{error.message}; {remedy}") from error
 
 
-def _chunks(descriptor: int) -> Iterator[bytes]:
-    position = 0
-    while chunk := read_at(descriptor, CHUNK_BYTES, position):
+def _lines(descriptor: int) -> Iterator[bytes]:
+    position, rest = 0, b""
+    while descriptor >= 0 and (chunk := read_at(descriptor, CHUNK_BYTES, position)):
         position += len(chunk)
-        yield chunk
-
-
-def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    rest = b""
-    for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             yield line + b"\n"
@@ -169,8 +85,8 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
 class InputDigest:
     """A checksum of the content of the records answered so far, in order: it notices a wrong input, at little cost.
 
-    It is remembered after 1, 2, 4, 8, ... records, after each one whose answer may not be written yet, and after the
-    last: so however a run ends, the next one can check all records whose answers it finds. Records set aside do not
+    It is remembered after 1, 2, 4, 8, ... records, after the last one answered, and after each that may be answered
+    next: so however a run ends, the next one can check all records whose answers it finds. Records set aside do not
     count: they may be fixed.
     """
 
@@ -178,7 +94,6 @@ class InputDigest:
         self._before = before or {}
         self._now = _Checksum()
         self._kept: list[_Checksum] = []
-        self._waiting: deque[_Checksum] = deque()  # of records whose answers may not be written yet
         self._expected: deque[tuple[Record, _Checksum]] = deque()  # of records without an answer
 
     def expects(self, record: Record) -> bool:
@@ -195,28 +110,19 @@ class InputDigest:
 
     def add(self, record: Record) -> bool:
         """Count a record; False if an earlier run had other content up to this record."""
-        is_new = self.expects(record)
-        self._now = self._expected.popleft()[1] if is_new else self._now.after(record)
-        self._waiting.append(self._now)
-        if not is_new and len(self._waiting) > LINES_PER_MEMBER:  # a compressed file is cut off after a full member
-            self._waiting.popleft()
+        self._now = self._expected.popleft()[1] if self.expects(record) else self._now.after(record)
         if self._now.number & (self._now.number - 1) == 0:
             self._kept.append(self._now)
         return self._before.get(str(self._now.number)) in (None, str(self._now))
 
-    def forget(self, *, waiting: int) -> None:
-        """The answers to all but the last `waiting` records are written."""
-        while self._waiting and self._waiting[0].number < self._now.number - waiting:
-            self._waiting.popleft()
-
     def finish(self) -> None:
-        """All answers are written, and no more follow."""
-        self.forget(waiting=0)
+        """No more answers follow."""
         self._expected.clear()
 
     def describe(self) -> dict[str, str]:
         """The remembered checksums, by the number of records."""
-        checksums = (*self._kept, *self._waiting, *(checksum for _, checksum in self._expected))
+        last = [self._now] if self._now.number else []
+        checksums = (*self._kept, *last, *(checksum for _, checksum in self._expected))
         return {str(checksum.number): str(checksum) for checksum in checksums}
 
 

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mbrace.errors import FORCE, RESUME, Parameter, UserError
-from mbrace.io.atomic import OPEN, replace_file, replacing
-from mbrace.io.candidates import Bad, Item, lines_of, location_of
-from mbrace.io.compression import in_members
+from mbrace.io.atomic import replace_file
+from mbrace.io.candidates import Bad, Item, location_of
 from mbrace.io.output import Output, OutputFiles
-from mbrace.io.parquet import write_parquet
 from mbrace.io.reading import json_line, parse_json
-from mbrace.io.resume import DIGESTS, written_lines
+from mbrace.io.resume import DIGESTS
 from mbrace.records import Location, Record
 
 if TYPE_CHECKING:
@@ -135,7 +133,9 @@ def retry_set_aside(
     files, text, kept = output.files, output.text, output.written.kept
     errors = list(_errors(files, set_aside, results))
     _forget_digests(files)
-    _replace(files, lambda: _merged(_written(files, kept), {each.position for each in to_retry}, results, text=text))
+    with open(files.lines, "rb") as file:
+        before = itertools.islice(file, kept)
+        output.rewrite(_merged(before, {each.position for each in to_retry}, results, text=text))
     if errors:
         replace_file(files.errors, b"".join(errors))
     else:
@@ -171,36 +171,6 @@ def _errors(files: OutputFiles, set_aside: Sequence[SetAside], results: Mapping[
                     yield bad.to_line()
             elif not each.is_answered:  # the run ended before it was tried
                 yield line
-
-
-def _written(files: OutputFiles, kept: int) -> Iterator[bytes]:
-    """The first `kept` lines of an output."""
-    if files.is_finished_parquet:
-        yield from lines_of(files.path)
-        return
-    descriptor = os.open(files.lines, os.O_RDONLY | OPEN)
-    try:
-        written = written_lines(descriptor, files.packing)
-        for _ in range(kept):
-            assert written.line is not None
-            yield written.line
-            written.keep()
-    finally:
-        os.close(descriptor)
-
-
-def _replace(files: OutputFiles, lines: Callable[[], Iterator[bytes]]) -> None:
-    """Write the lines as the whole output, in one step, packed as its name says."""
-    if files.is_finished_parquet:
-        write_parquet(lines, files.path)
-        return
-    try:
-        with replacing(files.lines) as temporary, open(temporary, "wb") as file:
-            file.writelines(in_members(lines(), files.packing))
-            file.flush()
-    except OSError as error:
-        kept = "the older file is kept as it was: make room and try again"
-        raise UserError(f"{files.path}: {error.strerror}; {kept}") from error
 
 
 def _forget_digests(files: OutputFiles) -> None:
