@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import lzma
 import os
 import subprocess
@@ -10,11 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 import mbrace
 from mbrace.cli import main
-from mbrace.cli.demo import _print_labelled as print_labelled
 from mbrace.cli.demo import show_race
 
 BLOCKED = """
@@ -100,11 +97,10 @@ def test_the_bundled_candidates_are_the_first_of_the_experiments(monkeypatch: py
         assert list(file) == demo_candidates.bundled_lines()
 
 
-def test_a_race_is_a_line_per_step_whose_numbers_are_those_of_its_answer() -> None:
+def test_a_race_is_a_line_per_step_whose_numbers_are_those_of_its_answer(capsys: pytest.CaptureFixture[str]) -> None:
     record = mbrace.Record([f"a b c {n}" for n in range(30)], [f"a b c {n % 3}" for n in range(64)], source="s")
-    console = Console(width=80, file=io.StringIO(), force_terminal=False)
-    show_race(console, record, mbrace.ChrF())
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    show_race(record, mbrace.ChrF())
+    shown = capsys.readouterr().out
     [answer] = mbrace.decode_corpus([record])
     alive = 30
     for number, step in enumerate(answer.steps, 1):
@@ -117,14 +113,3 @@ def test_candidates_are_saved_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "news.jsonl.xz"
     assert main(["demo", "--save", str(path)]) == 0
     assert path.read_bytes() == (Path(mbrace.__file__).parent / "data" / "newstest.jsonl.xz").read_bytes()
-
-
-def test_the_demo_prints_texts_word_for_word_and_wraps_them_beside_their_labels() -> None:
-    console = Console(width=80, file=io.StringIO())
-    text = "a [bold]word[/bold] and [/nothing] " + "of a long sentence " * 6
-    print_labelled(console, ("source", "dim", text, ""), ("MBR", "bold", "short", "bold"))
-    shown = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert shown[1].startswith("source a [bold]word[/bold] and [/nothing] of")
-    assert shown[2].startswith("       ")
-    assert shown[-1].split() == ["MBR", "short"]
-    assert max(map(len, shown)) <= 80

@@ -16,7 +16,7 @@ from mbrace.methods import METHODS, RACE, Method, checked_method, method_class, 
 from mbrace.methods import describe as describe_method
 from mbrace.prune import MOST_BOOTSTRAPS, Bottom, Confidence, Halving, PruningFunction, planner_of
 from mbrace.sampler import Schedule, check_schedule, is_all
-from mbrace.setting_fields import VERSION, Settings, nearest, setting, stable_name, table_of, typed_options
+from mbrace.setting_fields import Settings, nearest, setting, stable_name, table_of, typed_options
 
 EPSILON = 0.02  # of epsilon sampling, unless top-k, top-p or min-p sampling is chosen
 DIVERSE = "diverse"
@@ -165,11 +165,6 @@ class Race(Settings):
         self._check_method()
 
     def _check_prune(self) -> None:
-        if self.method is not None and self.prune not in ("none", Confidence()):
-            for each in ("prune", *_OF_PRUNE):
-                if (found := getattr(self, each)) not in (None, "confidence"):
-                    method = Parameter("method", self.method_name)
-                    raise SettingError(each, found, f"only valid without {method}, which prunes none")
         if not isinstance(self.prune, str):
             if not callable(self.prune) or isinstance(self.prune, type):
                 raise SettingError(
@@ -180,10 +175,25 @@ class Race(Settings):
                     raise SettingError(
                         name, getattr(self, name), f"only valid with the name of a pruning function, not {self.prune!r}"
                     )
+            self._name_prune()
         elif self.prune == "bottom" and self.beta is None:
             raise SettingError("prune", "bottom", f"needs {Parameter('beta')}, the proportion to drop each step")
         elif self.prune == "halving" and self.budget is None:
             raise SettingError("prune", "halving", f"needs {Parameter('budget')}, the most utility calls per record")
+        if self.method is not None and self.prune != "none":
+            for each in ("prune", *_OF_PRUNE):
+                if (found := getattr(self, each)) not in (None, "confidence"):
+                    method = Parameter("method", self.method_name)
+                    raise SettingError(each, found, f"only valid without {method}, which prunes none")
+
+    def _name_prune(self) -> None:
+        """Write one of our pruning functions as its name and its numbers, which is the same race."""
+        name = {Confidence: "confidence", Bottom: "bottom", Halving: "halving"}.get(type(self.prune))
+        if name is not None:
+            numbers = {each.name: (getattr(self.prune, each.name), each.default) for each in fields(self.prune)}  # type: ignore[arg-type]
+            object.__setattr__(self, "prune", name)
+            for each, (value, default) in numbers.items():
+                object.__setattr__(self, each, None if value == default else value)
 
     def _check_method(self) -> None:
         if self.method is None:
@@ -206,9 +216,8 @@ class Race(Settings):
             return "none"
         if isinstance(self.prune, str):
             return self.prune
-        named = {Confidence: "confidence", Bottom: "bottom", Halving: "halving"}
         plans_lists = planner_of(self.prune) is not None and not getattr(self.prune, "plans_pools", False)
-        return named.get(type(self.prune), "halving" if plans_lists else "")
+        return "halving" if plans_lists else ""
 
     def seen(self, name: str) -> object:
         """The pruning function and the method by their names, and a method that prunes nothing as no pruning."""
@@ -247,8 +256,8 @@ class Race(Settings):
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on, as JSON values; what older versions did not have is None where it is default."""
-        found = {"prune": self.rule or stable_name(self.prune), **dict.fromkeys(_OF_PRUNE)}
-        found |= {name: value for name, value in self._prune_numbers().items() if value is not None}
+        found = {"prune": self.rule or stable_name(self.prune)} | {name: getattr(self, name) for name in _OF_PRUNE}
+        found["regret"] = self.regret or None
         sizes = self.schedule if self.schedule in (None, "all") else ",".join(map(str, self.schedule or ()))
         found |= {"schedule": sizes, "seed": self.seed, "nbest": self.nbest, "no_shuffle": not self.shuffle}
         later = {  # None, which a missing key counts as, unless chosen
@@ -261,30 +270,15 @@ class Race(Settings):
         return found | later
 
     def to_dict(self) -> dict[str, Any]:
-        """The chosen settings as JSON values, with a version; of an object `prune`, its name and numbers."""
-        found = {"version": VERSION, **self.chosen()}
+        """The chosen settings as JSON values, with a version."""
+        found = super().to_dict()
         if not isinstance(self.prune, str):
-            numbers = self._prune_numbers()
-            if type(self.prune) not in (Confidence, Bottom, Halving):
-                raise SettingError("prune", self.prune, "an object of your own cannot be written; give a name")
-            found |= {"prune": self.rule, **{name: value for name, value in numbers.items() if value is not None}}
+            raise SettingError("prune", self.prune, "an object of your own cannot be written; give a name")
         if not isinstance(self.method, str | None):
             raise SettingError("method", self.method, "an object cannot be written; give a name and method_options")
         if not isinstance(self.schedule, str | None):
             found["schedule"] = list(self.schedule)
         return found
-
-    def _prune_numbers(self) -> dict[str, Any]:
-        """The numbers of the pruning function; of an object, those that differ from the defaults."""
-        if isinstance(self.prune, str):
-            return {
-                name: (getattr(self, name) or None if name == "regret" else getattr(self, name)) for name in _OF_PRUNE
-            }
-        kind = type(self.prune)
-        if kind not in (Confidence, Bottom, Halving):
-            return {}
-        numbers = {each.name: (getattr(self.prune, each.name), each.default) for each in fields(kind)}
-        return {name: value for name, (value, default) in numbers.items() if value != default}
 
 
 _OF_PRUNE = ("alpha", "bootstraps", "beta", "regret", "budget")

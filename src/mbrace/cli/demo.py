@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 import time
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mbrace.cli.messages import show
-from mbrace.errors import UserError, counted, visible
+from mbrace.cli.messages import show, show_labelled
+from mbrace.errors import UserError, counted
 from mbrace.prune import Bottom, Confidence
 from mbrace.result import RaceRecorder
 
@@ -45,14 +46,11 @@ def run(args: argparse.Namespace) -> int:
     if args.answer and args.save is not None:
         raise UserError("--answer and --save: give one of them")
     if args.save is not None:
-        return _save(args.save)
-    from rich.console import Console
-
-    console = Console()
-    if args.answer:
-        _show_answers(console)
+        _save(args.save)
+    elif args.answer:
+        _show_answers()
     else:
-        _show_translations(console, args.sentences)
+        _show_translations(args.sentences)
     return 0
 
 
@@ -60,7 +58,7 @@ def _bundled() -> Any:
     return resources.files("mbrace") / "data" / BUNDLED
 
 
-def _save(path: str) -> int:
+def _save(path: str) -> None:
     """Write the bundled candidates to a new file."""
     from mbrace.io.atomic import write_file
 
@@ -70,10 +68,9 @@ def _save(path: str) -> int:
         raise UserError(f"--save {path}: exists; give another name")
     write_file(path, _bundled().read_bytes())
     show(f"{path}: 48 sentences, each with 256 hypotheses and 256 pseudo-references")
-    return 0
 
 
-def _show_translations(console: Any, sentences: int) -> None:
+def _show_translations(sentences: int) -> None:
     """A race, what racing saves, decisions that gained most, and commands to try."""
     from mbrace.io.candidates import read_records
     from mbrace.metrics.chrf import ChrF
@@ -81,54 +78,51 @@ def _show_translations(console: Any, sentences: int) -> None:
     with resources.as_file(_bundled()) as file:
         records = list(read_records(str(file)))
     utility = ChrF()
-    show_race(console, next(record for record in records if record.id == WATCHED), utility)
+    show_race(next(record for record in records if record.id == WATCHED), utility)
     records = records[:sentences]
-    _examples(console, records, _compare(console, records, utility), utility)
-    console.print(
-        "\nFewer calls, but hardly fewer seconds: a chrF++ call takes nanoseconds, and most of the time goes into "
+    _show_gains(records, _compare(records, utility), utility)
+    _show_text(
+        "Fewer calls, but hardly fewer seconds: a chrF++ call takes nanoseconds, and most of the time goes into "
         "preparing the strings, which standard MBR does too. Racing saves time where each call is a forward pass of a "
-        "large network (XCOMET, MetricX) or a request to a judge.",
-        highlight=False,
+        "large network (XCOMET, MetricX) or a request to a judge."
     )
-    console.print("\nTry next:", style="bold")
+    show("\nTry next:")
     for command, what in (
         ("mbrace demo --answer", "race a model's answers"),
         ("mbrace demo --save news.jsonl.xz", "save these candidates"),
         (f"mbrace decode news.jsonl.xz --explain {WATCHED}", "this race, step by step"),
     ):
-        console.print(f"  {command:<53}{what}", markup=False, highlight=False, soft_wrap=True)
+        show(f"  {command:<53}{what}")
 
 
-def show_race(console: Any, record: Record, utility: Utility) -> None:
+def _show_text(text: str) -> None:
+    """A paragraph, after an empty line."""
+    show("\n" + textwrap.fill(text, 80))
+
+
+def show_race(record: Record, utility: Utility) -> None:
     """Race one record with confidence pruning and print a line per time step."""
     from mbrace.api import decode_corpus
     from mbrace.cli.explain import printable
 
-    prune, texts = Confidence(0.99), {"markup": False, "highlight": False}
-    recorder = RaceRecorder(prune)
-    [answer] = decode_corpus([record], utility=utility, prune=prune, watch=recorder)
-    title = f"One race: {len(record.hypotheses)} hypotheses of beam search, alpha 0.99, chrF++"
-    console.print(title, style="bold", **texts)
-    console.print(f"source: {record.source}", **texts)
+    recorder = RaceRecorder(Confidence(0.99))
+    [answer] = decode_corpus([record], utility=utility, prune=Confidence(0.99), watch=recorder)
+    show(f"One race: {len(record.hypotheses)} hypotheses of beam search, alpha 0.99, chrF++")
+    show(textwrap.fill(f"source: {record.source}", 80))
     for number, step in enumerate(recorder.steps, 1):
         leader = int(step.means.argmax())
-        line = (
+        show(
             f"step {number}: {counted(step.pseudo_references, 'pseudo-reference')}, {len(step.alive)} -> "
             f"{counted(int(step.kept.sum()), 'hypothesis', 'hypotheses')}, "
             f"leader {step.means[leader]:.1f}: {printable(step.texts[leader])}"
         )
-        console.print(line, **texts, soft_wrap=True)
-    console.print(f"answer: {answer.text}", style="bold green", **texts)
+    show(textwrap.fill(f"answer: {answer.text}", 80))
     standard = len(record.hypotheses) * len(record.listed() or ())  # type: ignore[arg-type]
-    console.print(
-        f"{counted(answer.utility_calls, 'utility call')}; standard MBR: {standard:,}", style="dim", highlight=False
-    )
+    show(f"{counted(answer.utility_calls, 'utility call')}; standard MBR: {standard:,}")
 
 
-def _compare(console: Any, records: Sequence[Record], utility: Utility) -> list[Decoded]:
+def _compare(records: Sequence[Record], utility: Utility) -> list[Decoded]:
     """Print a table of beam search, standard MBR and three pruning functions; returns the answers of alpha 0.99."""
-    from rich.table import Table
-
     from mbrace.api import decode_corpus
 
     rules = {
@@ -138,11 +132,11 @@ def _compare(console: Any, records: Sequence[Record], utility: Utility) -> list[
         "alpha 0.9": Confidence(0.9),
     }
     references = [record.reference or "" for record in records]
-    table = Table(title=f"{len(records)} sentences of newstest2018, German to English, chrF++")
-    for heading in ("decoding", "agrees", "chrF++", "utility calls", "saved", "refs", "seconds"):
-        table.add_column(heading, justify="left" if heading == "decoding" else "right", no_wrap=True)
     first = utility.pairs([record.hypotheses[0] for record in records], references)
-    table.add_row("beam search", "", f"{first.mean():.2f}", "", "", "", "")
+    rows = [
+        ("decoding", "agrees", "chrF++", "calls", "saved", "refs", "seconds"),
+        ("beam search", "", f"{first.mean():.2f}", "", "", "", ""),
+    ]
     list(decode_corpus(records[:1], utility=utility))  # warm up
     answers: dict[str, list[Decoded]] = {}
     for name, prune in rules.items():
@@ -150,62 +144,49 @@ def _compare(console: Any, records: Sequence[Record], utility: Utility) -> list[
         found = answers[name] = list(decode_corpus(records, utility=utility, prune=prune))
         seconds, standard = time.perf_counter() - started, answers["standard MBR"]
         calls, full = (sum(answer.utility_calls for answer in each) for each in (found, standard))
-        table.add_row(
-            name,
-            f"{sum(a.text == b.text for a, b in zip(found, standard, strict=True))}/{len(records)}",
-            f"{utility.pairs([answer.text for answer in found], references).mean():.2f}",
-            f"{calls:,}",
-            f"{full / calls:.1f}x",
-            f"{sum(a.pseudo_references for a in found) / len(found):.0f}",
-            f"{seconds:.3f}",
-        )
-    console.print()
-    console.print(table)
-    console.print("agrees: with standard MBR; chrF++: mean against the human references, the metric that also decoded")
+        agrees = sum(a.text == b.text for a, b in zip(found, standard, strict=True))
+        score = utility.pairs([answer.text for answer in found], references).mean()
+        refs = sum(answer.pseudo_references for answer in found) / len(found)
+        rows.append(
+            (name, f"{agrees}/{len(records)}", f"{score:.2f}", f"{calls:,}", f"{full / calls:.1f}x", f"{refs:.0f}",
+             f"{seconds:.3f}")
+        )  # fmt: skip
+    show(f"\n{len(records)} sentences of newstest2018, German to English, chrF++")
+    for decoding, *cells in rows:
+        show(f"{decoding:<13}" + "".join(f"{cell:>11}" for cell in cells).rstrip())
+    show("agrees: with standard MBR; chrF++: mean against the human references")
     return answers["alpha 0.99"]
 
 
-def _examples(console: Any, records: Sequence[Record], answers: Sequence[Decoded], utility: Utility) -> None:
+def _show_gains(records: Sequence[Record], answers: Sequence[Decoded], utility: Utility) -> None:
     """Show the answers that gained most by the human reference, and how many gained and lost."""
     references = [record.reference or "" for record in records]
     before = utility.pairs([record.hypotheses[0] for record in records], references)
     after = utility.pairs([answer.text for answer in answers], references)
     gains = after - before
-    console.print(
-        f"\nMBR's answer is closer to the human reference than beam search's in {int((gains > 0).sum())} of "
+    _show_text(
+        f"MBR's answer is closer to the human reference than beam search's in {int((gains > 0).sum())} of "
         f"{len(records)} sentences, further from it in {int((gains < 0).sum())}."
     )
     shown = [place for place in gains.argsort(kind="stable")[::-1].tolist() if gains[place] > 0][:EXAMPLES]
     if shown:
-        console.print("The largest gains:")
+        show("The largest gains:")
     for place in shown:
         record, answer = records[place], answers[place]
         survivors = " > ".join([str(len(record.hypotheses)), *(str(step.survivors) for step in answer.steps)])
-        _print_labelled(
-            console,
-            ("source", "dim", record.source, ""),
-            ("beam search", "dim", f"{record.hypotheses[0]}  ({before[place]:.0f})", ""),
-            ("MBR", "bold green", f"{answer.text}  ({after[place]:.0f})", "bold"),
-            ("reference", "dim", record.reference, ""),
-            ("survivors", "dim", f"{survivors}, expected utility {answer.utility:.2f}", "dim"),
+        show()
+        show_labelled(
+            [
+                ("source", record.source or ""),
+                ("beam search", f"{record.hypotheses[0]}  ({before[place]:.0f})"),
+                ("MBR", f"{answer.text}  ({after[place]:.0f})"),
+                ("reference", record.reference or ""),
+                ("survivors", f"{survivors}, expected utility {answer.utility:.2f}"),
+            ]
         )
 
 
-def _print_labelled(console: Any, *lines: tuple[str, str, str | None, str]) -> None:
-    """Print lines of (label, style, text, style). Texts are printed word for word, and wrap next to their labels."""
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, label_style, text, style in lines:
-        grid.add_row(Text(label, label_style), Text(text or "", style))
-    console.print()
-    console.print(grid)
-
-
-def _show_answers(console: Any) -> None:
+def _show_answers() -> None:
     """Draw answers to a question and show after each step who is ahead, and at the end what it cost."""
     from mbrace.answers import answers, prompt_of
     from mbrace.metrics.chrf import ChrF
@@ -213,25 +194,22 @@ def _show_answers(console: Any) -> None:
     from mbrace.servers.local import MODEL, local_server
     from mbrace.servers.server import Server
 
-    console.print(f"[bold]{MODEL}[/] by llama.cpp, in this process: [italic]{QUESTION}[/]")
+    show(f"{MODEL} by llama.cpp, in this process: {QUESTION}")
     server = Server(local_server(), MODEL, max_tokens=40, temperature=0.8)
 
-    def show(step: dict[str, Any]) -> None:
-        console.print(f"\n{step['draws']} whole draws, the best by expected chrF++ among them:")
+    def show_step(step: dict[str, Any]) -> None:
+        show(f"\n{step['draws']} whole draws, the best by expected chrF++ among them:")
         ranked = sorted(step["rows"], key=lambda row: (-row["alive"], -(row["utility"] or 0.0)))
         for row in ranked[:5]:
             state = "" if row["alive"] else " (out)"
             times = f" x{row['copies']}" if row["copies"] > 1 else ""
-            text = visible(" ".join(row["text"].split()))
-            console.print(f"  {row['utility'] or 0.0:6.2f}  {text}{times}{state}", markup=False, highlight=False)
+            show(f"  {row['utility'] or 0.0:6.2f}  {' '.join(row['text'].split())}{times}{state}")
 
-    answer = next(answers([prompt_of(QUESTION, 0)], server, utility=ChrF(), watch=watching(show)))
-    console.print("\n[bold]Answer[/]: ", end="")
-    console.print(visible(answer.text), highlight=False, markup=False)
+    answer = next(answers([prompt_of(QUESTION, 0)], server, utility=ChrF(), watch=watching(show_step)))
+    show(f"\nAnswer: {answer.text}")
     cost = answer.receipt
-    console.print(
+    show(
         f"{answer.draws} of at most 16 draws ({cost.cut} cut), stopped by: {answer.stopped}; {cost.tokens_in} + "
-        f"{cost.tokens_out} tokens, {cost.seconds:.1f} s. The same with your server: mbrace answer --server URL",
-        highlight=False,
+        f"{cost.tokens_out} tokens, {cost.seconds:.1f} s. The same with your server: mbrace answer --server URL"
     )
     server.close()

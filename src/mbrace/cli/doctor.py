@@ -7,13 +7,12 @@ import importlib.util
 import os
 import re
 import sys
-import textwrap
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from mbrace.cli.messages import show
+from mbrace.cli.messages import show_labelled
 from mbrace.errors import installing
 from mbrace.utility import cores
 
@@ -33,12 +32,8 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look and print, in lines of at most 80 characters where words allow it."""
-    rows = list(found())
-    width = max(len(name) for name, _ in rows) + 2
-    how: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": " " * width}
-    for name, text in rows:
-        show(textwrap.fill(text, 80, initial_indent=f"{name:<{width}}", **how).rstrip())
+    """Look and print."""
+    show_labelled(list(found()))
     return 0
 
 

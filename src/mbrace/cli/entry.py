@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import io
 import os
 import sys
@@ -25,10 +24,7 @@ def run_command(arguments: Sequence[str] | None) -> int:
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
     _silence_progress_bars()
-    if arguments is None:  # nothing else runs in this process
-        gc.disable()
-        arguments = sys.argv[1:]
-    words = list(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     return _status_of(lambda: _run(words))
 
 
@@ -57,7 +53,6 @@ def _run(arguments: list[str]) -> int:
         use_config(parser, arguments)
     args = parser.parse_args(arguments)
     args.arguments = arguments
-    _turn_on_garbage_collection()
     with plain_messages(args.log_level, parsers_by_command(parser)[args.command]._option_string_actions):
         return _status_of(lambda: args.run(args))
 
@@ -82,14 +77,6 @@ def _status_of(run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         tell("mbrace: interrupted")
         return 130
-
-
-def _turn_on_garbage_collection() -> None:
-    """Turn garbage collection on again: `main` turned it off for the imports, which make very many objects and hardly
-    any garbage. Those objects are not searched later either."""
-    if not gc.isenabled():
-        gc.freeze()
-        gc.enable()
 
 
 def _silence_progress_bars() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
+import textwrap
 import traceback
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -30,6 +31,14 @@ _flags: Collection[str] = ()  # of the command that runs; none: all are known
 def show(text: object = "") -> None:
     """Print on stdout, with control characters as escapes."""
     print(visible(str(text)))
+
+
+def show_labelled(rows: Sequence[tuple[str, str]]) -> None:
+    """Print texts next to their labels on stdout, in lines of at most 80 characters where words allow it."""
+    width = max(len(label) for label, _ in rows) + 2
+    how: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": " " * width}
+    for label, text in rows:
+        show(textwrap.fill(text, 80, initial_indent=f"{label:<{width}}", **how).rstrip())
 
 
 def tell(line: str, end: str = "\n") -> None:
