@@ -34,12 +34,12 @@ def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[bytes]:
 
 
 def feed_and_wait(run: subprocess.Popen[bytes], data: bytes, out: Path, size: int) -> None:
-    """Give a part of the input and wait until the output holds `size` bytes."""
+    """Give a part of the input and wait until the output, or OUT.part where its lines are, holds `size` bytes."""
     assert run.stdin is not None
     run.stdin.write(data)
     run.stdin.flush()
     for _ in range(600):
-        if out.exists() and out.stat().st_size >= size:
+        if any(path.exists() and path.stat().st_size >= size for path in (out, Path(f"{out}.part"))):
             return
         assert run.poll() is None, run.stderr.read() if run.stderr else ""
         time.sleep(0.05)

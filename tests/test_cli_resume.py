@@ -29,7 +29,7 @@ def test_a_run_ended_by_a_signal_and_resumed_writes_the_bytes_of_one_that_was_no
     written = out if suffix == ".jsonl" else tmp_path / f"out{suffix}.part"
     assert decode(candidates, "-o", whole) == 0
     run = start("-", "-o", out, "--window", "4")
-    feed_and_wait(run, lines(small_rows[:90]), written, 1000)
+    feed_and_wait(run, lines(small_rows[:90]), out, 1000)
     run.send_signal(number)
     _, errors = run.communicate(timeout=60)
     if number == signal.SIGKILL:
