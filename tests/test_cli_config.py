@@ -12,13 +12,7 @@ from cli_helpers import decode, lines
 
 from mbrace.cli import main
 from mbrace.cli.config import LEFT_OUT, TRUSTED, given_options, use_config
-from mbrace.cli.messages import LEVELS
 from mbrace.cli.parser import make_parser, parsers_by_command
-
-COMMANDS = [
-    "decode", "rerank", "score", "demo", "generate", "translate", "answer", "serve", "train", "train-metric", "export",
-    "experiment", "compare", "judge", "judge-results", "mbrs-decode", "comet-mbr", "doctor",
-]  # fmt: skip
 
 
 def parsed(arguments: list[str]) -> dict[str, Any]:
@@ -27,15 +21,11 @@ def parsed(arguments: list[str]) -> dict[str, Any]:
     return vars(parser.parse_args(arguments))
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_the_general_options(command: str) -> None:
-    options = parsers_by_command(make_parser())[command]._option_string_actions
-    assert {"--config", "--log-level"} <= set(options)
-    assert list(options["--log-level"].choices or ()) == list(LEVELS)
-
-
-def test_the_walk_above_covers_all_commands() -> None:
-    assert list(parsers_by_command(make_parser())) == COMMANDS
+def test_every_command_has_the_general_options() -> None:
+    commands = parsers_by_command(make_parser())
+    assert len(commands) == 18
+    for parser in commands.values():
+        assert {"--config", "--log-level"} <= set(parser._option_string_actions)
 
 
 YAML = """
@@ -121,7 +111,6 @@ DANGEROUS: dict[str, tuple[str, dict[str, Any]]] = {
     "server": ("translate", {"server": "http://host"}),
     "model": ("translate", {"model": "evil"}),
     "qe": ("rerank", {"qe": "evil"}),
-    "json": ("judge-results", {"json": "old.jsonl"}),
 }
 
 
@@ -213,9 +202,10 @@ LEVELS_TOLD = {
 def test_the_level_says_what_is_printed(level: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"hypotheses": ["a", "b"], "pseudo_references": ["a"] * 300}] * 2
     (tmp_path / "in.jsonl").write_bytes(lines(rows))
-    assert decode(tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl", *level.split()) == 0
-    told = capsys.readouterr().err
-    assert [word for word in ("warning", "sentences in") if word in told] == LEVELS_TOLD[level]
+    for options, words in ((level, LEVELS_TOLD[level]), ("", LEVELS_TOLD[""])):  # not that of the next run
+        assert decode(tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl", "--force", *options.split()) == 0
+        told = capsys.readouterr().err
+        assert [word for word in ("warning", "sentences in") if word in told] == words
 
 
 def test_errors_are_always_printed_and_debug_says_where_they_came_from(capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,10 +215,3 @@ def test_errors_are_always_printed_and_debug_says_where_they_came_from(capsys: p
     told = capsys.readouterr().err
     assert "Traceback" in told
     assert told.splitlines()[-1].startswith("mbrace: error: no.jsonl: No such file or directory")
-
-
-def test_a_level_of_one_run_is_not_that_of_the_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "in.jsonl").write_bytes(lines([{"hypotheses": ["a", "b"]}]))
-    for options, told in ((["--log-level", "error"], False), ([], True)):
-        assert decode(tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl", "--force", *options) == 0
-        assert ("sentence in" in capsys.readouterr().err) == told

@@ -19,8 +19,6 @@ from cli_helpers import COMMAND
 
 import mbrace
 from mbrace.cli import main
-from mbrace.judge.items import PredictionPair
-from mbrace.judge.store import open_study
 from mbrace.records import digest
 from mbrace.sampler import Draws, Want
 
@@ -69,14 +67,6 @@ def test_a_sampler_may_run_out() -> None:
     assert mbrace.decode(H, ["a b"] * 3).text == "a b"
     (answer,) = mbrace.decode_corpus([mbrace.Record(H, id=0, source="s")], sampler=Returns(draw))
     assert (answer.text, answer.pseudo_references) == ("a b", 3)
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
-def test_judge_results_on_a_full_disk_names_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    items = [PredictionPair("1", "s", "a", "b")]
-    open_study(str(tmp_path / "r.db"), items, facts={}, about={}, seed=0, raters=1).close()
-    assert main(["judge-results", str(tmp_path / "r.db"), "--json", "/dev/full"]) == 2
-    assert "/dev/full: No space left on device; make room, or give another file" in capsys.readouterr().err
 
 
 def test_a_disk_that_fills_up_in_an_experiment_is_one_line(tmp_path: Path, candidates: Path) -> None:

@@ -13,6 +13,7 @@ import mbrace
 
 # By name: the options, the same in Python, other options, and why a run does not continue with those
 RUNS: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    "none": ("", {}, "--seed 7", "was made with seed 0, not 7"),
     "regret": ("--regret 0.05", {"regret": 0.05}, "--regret 0.1", "was made with regret 0.05, not 0.1"),
     "forecast": (
         "--forecast 0.01 --regret 0.05 --schedule 16,32,64",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from typing import Any
 
@@ -67,21 +66,9 @@ def run(args: argparse.Namespace) -> int:
 
     check_whole("raters", args.raters, least=1)
     check_whole("port", args.port, least=0, most=65535)
-    judge(
-        args.a,
-        args.b,
-        source=args.source,
-        output=args.output,
-        raters=args.raters,
-        items=args.items,
-        seed=args.seed,
-        host=args.host,
-        port=args.port,
-        public_url=args.public_url,
-        source_lang=args.source_lang,
-        target_lang=args.target_lang,
-        instructions="" if args.instructions is None else _text_of(args.instructions),
-    )
+    names = ("a", "b", "source", "output", "raters", "items", "seed", "host", "port", "public_url")
+    options = {name: getattr(args, name) for name in (*names, "source_lang", "target_lang")}
+    judge(**options, instructions="" if args.instructions is None else _text_of(args.instructions))
     return 0
 
 
@@ -125,17 +112,14 @@ def add_results(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--level", type=float, default=0.05, help="significance level (default 0.05)")
     parser.add_argument("--name-a", metavar="NAME", help="what to call the first system (default: its file)")
     parser.add_argument("--name-b", metavar="NAME", help="what to call the second system")
-    parser.add_argument("--json", metavar="FILE", help="also write the report and all ratings")
-    parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, with all ratings, instead of text")
     parser.set_defaults(run=run_results)
 
 
 def run_results(args: argparse.Namespace) -> int:
-    from mbrace.io.atomic import write_file
     from mbrace.judge.results import evaluate, read_ratings, report, to_json
 
     check_number("level", args.level, least=0, most=1)
-    _check_target(args)
     study, ratings = read_ratings(args.ratings)
     given = {"name_a": args.name_a, "name_b": args.name_b}
     for key, name in given.items():
@@ -143,25 +127,5 @@ def run_results(args: argparse.Namespace) -> int:
             raise UserError(f"--{key.replace('_', '-')}: is blank; give a name, or leave it out")
     study |= {key: " ".join(name.split()) for key, name in given.items() if name is not None}
     results = evaluate(ratings, study=study, level=args.level)
-    show(report(results))
-    if args.json:
-        write_file(args.json, to_json(results, ratings))
+    show(to_json(results, ratings) if args.json else report(results))
     return 0
-
-
-def _check_target(args: argparse.Namespace) -> None:
-    """Refuse to overwrite a file without --force, and never overwrite the ratings: they cannot be made again."""
-    if not args.json:
-        if args.force:
-            raise UserError("--force: only valid with --json")
-        return
-    if any(_same(args.json, file) for file in (args.ratings, f"{args.ratings}-wal", f"{args.ratings}-shm")):
-        raise UserError(f"--json {args.json}: belongs to the ratings, which are read; give another file")
-    if os.path.isfile(args.json) and not args.force:
-        raise UserError(f"{args.json}: exists; give another file, or --force to replace it")
-
-
-def _same(one: str, other: str) -> bool:
-    if os.path.exists(one) and os.path.exists(other):
-        return os.path.samefile(one, other)
-    return os.path.realpath(one) == os.path.realpath(other)

@@ -24,7 +24,6 @@ from mbrace.cluster.folder import ShardFolder
 from mbrace.cluster.shards import TRIES, Actor, Reader, Registry, Result, add_costs
 from mbrace.errors import RESUME, ServiceError, SettingError, UserError, require
 from mbrace.io.candidates import expand, id_prefixes
-from mbrace.io.compression import packing_of
 from mbrace.jobs.run import ErrorPolicy, Job, RunOptions, Summary
 from mbrace.jobs.terminal import Stop
 
@@ -56,7 +55,7 @@ def run(
     resume: bool = False,
     force: bool = False,
     on_error: ErrorPolicy = "stop",
-    progress: Callable[[int, float | None], None] = lambda lines, share: None,
+    progress: Callable[[int], None] = lambda lines: None,
     options: dict[str, Any] | None = None,
 ) -> Summary:
     """Run a job over every line of `inputs` (files, patterns, URLs); shards and a manifest go into the folder `output`.
@@ -64,8 +63,8 @@ def run(
     `address` is that of a running cluster; None starts one on this machine. `threads` are those of a worker (0: its
     share of the CPUs). `shard_size` is in input lines: by default 1,024 records, or 64 sources, for which candidates
     are made first. The shards, one after another, are byte for byte the file that a run on one machine writes.
-    `progress` is called with the lines done since its last call and the share of the input done so far (None: unknown,
-    as some of it is packed or remote). `options`, the command line's, are kept in the manifest.
+    `progress` is called with the lines done since its last call. `options`, the command line's, are for the
+    manifest.
     """
     RunOptions(threads, resume, force, on_error)  # refuses what makes no sense
     if folder := getattr(job, "save_utilities", None):
@@ -101,7 +100,7 @@ def run(
                 try:
                     made = _results(ray, pool, job, paths, shard_size, folder, threads=threads, skip=skip)
                     with contextlib.closing(made) as results:
-                        _collect(results, folder, summary, stop, progress, paths)
+                        _collect(results, folder, summary, stop, progress)
                     break
                 except NodesLost:  # continue with the nodes that are left; finished shards are not made again
                     left = max(1, workers_that_fit(nodes_of(ray), pool.cpus, pool.gpus))
@@ -125,20 +124,15 @@ def _collect(
     folder: ShardFolder,
     summary: Summary,
     stop: Stop,
-    progress: Callable[[int, float | None], None],
-    paths: list[str],
+    progress: Callable[[int], None],
 ) -> None:
     """Write results as they come."""
-    known = all(os.path.isfile(path) and not packing_of(path) for path in paths)  # how many bytes there are to read
-    total = sum(map(os.path.getsize, paths)) if known else None
-    read = 0
     while (result := stop.read(results)) is not None:
         if result.failure:
             raise (ServiceError if result.of_service else UserError)(result.failure)
         folder.add(result)
         add_costs(summary, result.costs)
-        read += result.input_bytes
-        progress(result.count, read / total if total else None)
+        progress(result.count)
 
 
 class _Connection:

@@ -47,7 +47,6 @@ class Result:
     number: int
     first_line: int
     count: int = 0  # input lines
-    input_bytes: int = 0
     lines: bytes = b""
     errors: bytes = b""
     ids: bytes = b""
@@ -116,7 +115,6 @@ def process_block(block: Block, worker: Worker, job: Job, *, path: str, prefix: 
         number=block.number,
         first_line=block.first_line,
         count=len(raw),
-        input_bytes=len(block.data),
         lines=b"".join(lines),
         errors=b"".join(errors),
         ids=digests.tobytes(),

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from mbrace.errors import counted, visible
 
@@ -22,17 +22,11 @@ Value = TypeVar("Value")
 log = logging.getLogger("mbrace")
 
 
-class Advance(Protocol):
-    """Notes that more sentences are done and, where their number is unknown, which share of all the work."""
-
-    def __call__(self, count: int, share: float | None = None, /) -> None: ...
-
-
 @contextlib.contextmanager
-def progress_bar(description: str, total: int | None = None, *, shown: bool = True) -> Iterator[Advance]:
+def progress_bar(description: str, total: int | None = None, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
     """Yields a function to call with the number of sentences done; it does nothing unless stderr is a terminal."""
     if not (shown and sys.stderr is not None and sys.stderr.isatty()):
-        yield lambda count, share=None: None
+        yield lambda count: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -43,12 +37,10 @@ def progress_bar(description: str, total: int | None = None, *, shown: bool = Tr
         task = bar.add_task(visible(description), total=total, done=0, rate=0.0)
         done, started = 0, time.monotonic()
 
-        def advance(count: int, share: float | None = None) -> None:
+        def advance(count: int) -> None:
             nonlocal done
             done += count
-            rate = done / max(1e-9, time.monotonic() - started)
-            completed = done if share is None else min(share, 1.0)
-            bar.update(task, completed=completed, total=total if share is None else 1.0, done=done, rate=rate)
+            bar.update(task, completed=done, done=done, rate=done / max(1e-9, time.monotonic() - started))
 
         yield advance
 

@@ -240,12 +240,12 @@ def _row(name: str, own: Counts) -> str:
     return f"{counts}{own.sign_test:>14.3g}{own.bootstrap.a_ahead:>10.1%}{own.bootstrap.b_ahead:>10.1%}"
 
 
-def to_json(results: Results, ratings: Sequence[Rating]) -> bytes:
+def to_json(results: Results, ratings: Sequence[Rating]) -> str:
     """Everything as JSON: the report's numbers and every rating. Contains no token."""
     document: dict[str, Any] = asdict(results)
     document["raters"] = [{"rater": rater, **own} for rater, own in document["raters"].items()]
     document["answers"] = [asdict(rating) for rating in ratings]
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
 
 
 def sign_test(wins: int, losses: int) -> float:
