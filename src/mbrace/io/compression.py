@@ -31,20 +31,20 @@ def without_packing(path: str) -> str:
     return path.removesuffix(f".{packing}") if packing else path
 
 
-def open_packed(path: str) -> BinaryIO:
-    """Open a packed file to read what is in it."""
+def unpacked(file: BinaryIO, packing: str) -> BinaryIO:
+    """What is in a packed file, to be read."""
     openers: dict[str, Any] = {"gz": gzip.open, "xz": lzma.open, "bz2": bz2.open, "zst": _ZstandardFile}
-    return openers[packing_of(path)](path, "rb")  # type: ignore[no-any-return]
+    return io.BufferedReader(openers[packing](file))
 
 
 class _ZstandardFile(io.RawIOBase):
     """Reads a file of Zstandard frames. Unlike the package's own reader it notices if the last frame is cut off."""
 
-    def __init__(self, path: str, mode: str = "rb") -> None:
+    def __init__(self, file: BinaryIO) -> None:
         self._zstandard = require("zstandard", extra="zstd")
+        self._file = file
         self._frame: Any = None  # None: between frames
         self._packed, self._rest = b"", b""
-        self._file = open(path, mode)  # noqa: SIM115  (closed by `close`)
 
     def readable(self) -> bool:
         return True
@@ -67,10 +67,6 @@ class _ZstandardFile(io.RawIOBase):
         count = min(len(buffer), len(self._rest))
         buffer[:count], self._rest = self._rest[:count], self._rest[count:]
         return count
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
 
 
 def _pack(lines: Sequence[bytes], packing: str) -> bytes:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, TypeVar
 import orjson
 
 from mbrace.errors import RecordError, UserError, require, warn
-from mbrace.io.compression import open_packed, packing_of
+from mbrace.io.compression import packing_of, unpacked
 from mbrace.records import Location
 
 Row = TypeVar("Row")
@@ -31,15 +31,9 @@ def open_input(path: str) -> Iterator[BinaryIO]:
             if sys.stdin is None:
                 raise UserError("standard input: is closed; give a file")
             yield sys.stdin.buffer
-        elif "://" in path:
-            with open_url(path) as remote:
-                yield remote
-        elif packing_of(path):
-            with open_packed(path) as file:
-                yield io.BufferedReader(file)  # type: ignore[type-var]
-        else:
-            with open(path, "rb") as plain:
-                yield plain
+            return
+        with open_url(path) if "://" in path else open(path, "rb") as file:
+            yield unpacked(file, packing_of(path)) if packing_of(path) else file
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise UserError(f"{error.filename or path}: {error.strerror}; give a file that can be read") from error
     except UserError:
@@ -127,17 +121,14 @@ def expand_url(pattern: str) -> list[str]:
 
 @contextlib.contextmanager
 def open_url(url: str) -> Iterator[BinaryIO]:
-    """A stream of the bytes at a URL, unpacked by suffix."""
+    """A stream of the bytes at a URL."""
     filesystem, path = filesystem_of(url)
-    is_xz = url.endswith(".xz")  # pyarrow unpacks .gz and others, not .xz
     try:
-        with filesystem.open_input_stream(path, compression=None if is_xz else "detect") as stream:
-            raw = io.BufferedReader(stream)
-            with contextlib.ExitStack() as stack:
-                yield raw if not is_xz else io.BufferedReader(stack.enter_context(lzma.LZMAFile(raw)))
+        with filesystem.open_input_stream(path, compression=None) as stream:
+            yield io.BufferedReader(stream)
     except (UserError, GeneratorExit):
         raise
-    except (OSError, EOFError, lzma.LZMAError) as error:
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise UserError(f"{url}: cannot be read ({error}); check the address and your rights there") from error
 
 
