@@ -138,17 +138,11 @@ def test_what_was_mended_in_the_input_is_answered(tmp_path: Path) -> None:
     assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == [1, 2, 3]
 
 
-def test_where_it_makes_no_sense_it_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_is_not_read_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     source = write_input(tmp_path, 3)
-    command = ["decode", str(source), "-o", str(tmp_path / "o.jsonl"), "--on-error", "retry"]
-    assert main(command) == 2
-    assert "--on-error retry: only valid with --resume" in capsys.readouterr().err
-    assert main([*command, "--resume", "--ray"]) == 2
-    assert "--on-error retry: not on a cluster" in capsys.readouterr().err
-    assert main([*command, "--resume"]) == 0  # nothing to retry: a run like any other
+    command = ["-o", str(tmp_path / "o.jsonl"), "--on-error", "retry", "--resume"]
+    assert main(["decode", str(source), *command]) == 0  # nothing to retry: a run like any other
     with open(source) as file:
         monkeypatch.setattr("sys.stdin", file)
-        assert main(["decode", "-", *command[2:], "--resume"]) == 2
+        assert main(["decode", "-", *command]) == 2
     assert "--on-error retry: reads the input twice" in capsys.readouterr().err
