@@ -14,7 +14,7 @@ def base_model(device: torch.device) -> mbrace.Seq2Seq:
     """The bundled translator's function in a network of a base model's shape."""
     transformers = __import__("transformers")
     small, vocabulary = load_bundled()
-    config = small.config.__class__(**{**small.config.to_dict(), "tie_word_embeddings": False})
+    config = transformers.MarianConfig(**{**vars(small.config), "tie_word_embeddings": False})
     config.d_model *= 2
     config.encoder_attention_heads *= 2
     config.decoder_attention_heads *= 2
@@ -24,7 +24,7 @@ def base_model(device: torch.device) -> mbrace.Seq2Seq:
     model.generation_config.bad_words_ids = [[vocabulary.pad], *([number] for number in range(len(vocabulary), IDS))]
     wide = {name: _doubled(name, weights) for name, weights in small.state_dict().items()}
     scale = 2**-0.5  # what is looked up is multiplied by the root of the number of units
-    ids = torch.nn.functional.pad(wide["model.shared.weight"], (0, 0, 0, IDS - len(vocabulary)))
+    ids = torch.nn.functional.pad(wide["model.encoder.embed_tokens.weight"], (0, 0, 0, IDS - len(vocabulary)))
     for side in (model.model.encoder, model.model.decoder):
         side.embed_tokens = torch.nn.Embedding.from_pretrained(ids * scale, freeze=True)
     model.lm_head.weight = torch.nn.Parameter(ids / 2, requires_grad=False)

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-from mbrace.models import beam_search, sampling, search
+from mbrace.models import live, search
 from mbrace.models.live import LiveModel
+from mbrace.models.sampling import EncodedSources
 from mbrace.neural.encoder import Encoder
 
 
@@ -39,8 +40,8 @@ class Clock:
 def clocked(clock: Clock) -> Iterator[None]:
     """Count inside: searches, time steps, ids to texts, texts to tokens."""
     with (
-        mock.patch.object(sampling, "sample", clock.around("sample", sampling.sample)),
-        mock.patch.object(beam_search, "beam", clock.around("beam", beam_search.beam)),
+        mock.patch.object(EncodedSources, "draw", clock.around("sample", EncodedSources.draw)),
+        mock.patch.object(live, "beam_outputs", clock.around("beam", live.beam_outputs)),
         mock.patch.object(search.Search, "advance", clock.around("step", search.Search.advance)),
         mock.patch.object(LiveModel, "texts", clock.around("texts", LiveModel.texts)),
         mock.patch.object(Encoder, "tokenize", clock.around("tokenise", Encoder.tokenize)),

@@ -4,19 +4,15 @@
 
 `base` is the bundled translator in the shape of a base model: the same function with twice the units and heads, six
 decoder layers (four of which change nothing) and 16,000 ids, so that outputs are real and nothing has to be trained.
-translating.md and translating.json go to bench/results (or `--out`). `--profile` adds, for every way, how long the GPU
-was busy and which Python functions took longest. `--tiny` rehearses on a CPU.
+translating.md and translating.json go to bench/results (or `--out`). `--tiny` rehearses on a CPU.
 """
 
 from __future__ import annotations
 
 import argparse
-import cProfile
-import io
 import json
 import os
 import platform
-import pstats
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -53,7 +49,9 @@ class Way:
 
     def __call__(self, model: Any, utility: Any, sources: Sequence[str]) -> dict[str, Any]:
         options = dict(self.options)
-        schedule = options.pop("schedule", None) if self.size is None else (self.size,)
+        schedule = options.pop("schedule", None)
+        if self.size is not None:
+            schedule = (self.size,)
         if utility is None or self.prune is False:
             started = time.perf_counter()
             model.beam(sources, k=self.beam)
@@ -132,26 +130,6 @@ def recorded_agreement(model: Any, sources: list[str]) -> str:
     )
 
 
-def profile(way: Way, model: Any, utility: Any, sources: list[str]) -> str:
-    """GPU time by kernel, and Python time by function, of one more run each."""
-    lines = [f"## {way.name}"]
-    if torch.cuda.is_available():
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
-            way(model, utility, sources)
-        events = found.key_averages()
-        busy = sum(event.self_device_time_total for event in events) / 1e6
-        count = sum(event.count for event in events)
-        lines.append(f"GPU busy {busy:.3f} s, {count} kernels and copies")
-        top = sorted(events, key=lambda event: -event.self_device_time_total)[:14]
-        lines += [f"  {e.self_device_time_total / 1e6:.3f} s {e.count:6d} {e.key[:90]}" for e in top]
-    profiler = cProfile.Profile()
-    profiler.runcall(way, model, utility, sources)
-    out = io.StringIO()
-    pstats.Stats(profiler, stream=out).sort_stats("tottime").print_stats(22)
-    kept = [line for line in out.getvalue().splitlines() if line.strip()][3:]
-    return "\n".join([*lines, *(line.replace(str(Path(mbrace.__file__).parent.parent), "")[:130] for line in kept)])
-
-
 COLUMNS = {
     "beam": "beam",
     "draw": "draw",
@@ -199,7 +177,6 @@ def main() -> None:
     parser.add_argument("--dtype", help="of the metric's encoder and, unless it is `base`, of the model")
     parser.add_argument("--only", nargs="*", help="ways whose name begins so")
     parser.add_argument("--plain", action="store_true", help="also without recorded steps")
-    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     args = parser.parse_args()
@@ -220,7 +197,6 @@ def main() -> None:
     machine = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or "CPU"
     about = {"machine": machine, "utility": utility.name, "recorded": agreement}
     found: dict[str, Any] = {}
-    pages: list[str] = []
     chosen = [
         way
         for way in ways(size, kind="string" if lexical else "encoder")
@@ -239,17 +215,11 @@ def main() -> None:
                     name = f"{way.name}, without recorded steps"
                     found[name] = measure(way, model, utility, sources, found.get(name))
             print(way.name, json.dumps(found[way.name]), flush=True)
-            write(args, found, pages, about, size, device)
-    for way in chosen if args.profile else []:
-        pages.append(profile(way, model, utility, sources))
-        print(pages[-1], flush=True)
-        write(args, found, pages, about, size, device)
+            write(args, found, about, size, device)
     print("\n".join(table(found, f"standard MBR, {size} + {size}")))
 
 
-def write(
-    args: Any, found: dict[str, Any], pages: list[str], about: dict[str, str], size: int, device: torch.device
-) -> None:
+def write(args: Any, found: dict[str, Any], about: dict[str, str], size: int, device: torch.device) -> None:
     """What was measured so far, once there is something to compare with."""
     standard = f"standard MBR, {size} + {size}"
     if standard not in found:
@@ -278,8 +248,6 @@ def write(
     (args.out / f"{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     whole = {"machine": about["machine"], "model": args.model, "ways": found}
     (args.out / f"{name}.json").write_text(json.dumps(whole, indent=1) + "\n")
-    if pages:
-        (args.out / f"{name}-profile.txt").write_text("\n\n".join(pages) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
