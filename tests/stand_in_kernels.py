@@ -6,7 +6,6 @@ With these, searches on a CPU take the way that they take on a GPU: rows that ar
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -27,10 +26,10 @@ def _count(used: Tensor | None, rows: int) -> int:
     return count
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None, used: Tensor, activation: Any = None) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, used: Tensor) -> Tensor:
     y = F.linear(x, weight, bias)
     y[_count(used, len(y)) :] = torch.nan
-    return y if activation is None else activation(y)  # type: ignore[no-any-return]
+    return y
 
 
 def attend(

@@ -307,8 +307,8 @@ def test_rows_that_are_kept_though_not_in_use_change_nothing(name: str, monkeypa
 
     def counted(self: Any) -> None:
         step(self)
-        if len(self.came_from) > int(self.offsets[-1]):
-            sizes.add(len(self.came_from))
+        if len(self.parent_rows) > int(self.offsets[-1]):
+            sizes.add(len(self.parent_rows))
 
     monkeypatch.setattr(search.Search, "__init__", counted_seldom)
     monkeypatch.setattr(search.Search, "keeps_rows", lambda self: True)

@@ -69,6 +69,7 @@ def random_rows(vocabulary: Vocabulary, count: int) -> list[list[int]]:
 
 def test_native_texts_are_those_of_sentencepiece(vocabulary: Vocabulary) -> None:
     rows = random_rows(vocabulary, 4000)
+    rows += [row for n in range(vocabulary.pad) for row in ([n], [300, n, 301])]  # alone, and after another
     codec = VocabularyCodec(vocabulary)
     assert codec.pieces is not None
     expected = [one_by_one(vocabulary, row) for row in rows]
@@ -77,11 +78,6 @@ def test_native_texts_are_those_of_sentencepiece(vocabulary: Vocabulary) -> None
     assert texts_of(codec, padded(rows)) == expected == codec.decode(rows)
     for threads in (1, 2, 5):
         assert codec.pieces.texts(padded(rows), threads=threads) == expected
-
-
-def test_every_piece_alone_and_after_another(vocabulary: Vocabulary) -> None:
-    rows = [[n] for n in range(vocabulary.pad)] + [[300, n, 301] for n in range(vocabulary.pad)]
-    assert texts_of(VocabularyCodec(vocabulary), padded(rows)) == [one_by_one(vocabulary, row) for row in rows]
 
 
 def test_equal_rows_are_one_string_and_no_rows_are_none(vocabulary: Vocabulary) -> None:
@@ -95,14 +91,6 @@ def test_equal_rows_are_one_string_and_no_rows_are_none(vocabulary: Vocabulary) 
     assert texts_of(codec, wide[:, ::2]) == [one_by_one(vocabulary, row) for row in ([300, 302], [303, 305])]
 
 
-def test_without_pieces_the_tokenizer_writes_the_same(vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = random_rows(vocabulary, 300)
-    codec = VocabularyCodec(vocabulary)
-    fast = texts_of(codec, padded(rows))
-    monkeypatch.setattr(codec, "pieces", None)
-    assert texts_of(codec, padded(rows)) == fast
-
-
 def test_pieces_are_not_used_where_one_alone_is_written_otherwise(
     vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,7 +98,8 @@ def test_pieces_are_not_used_where_one_alone_is_written_otherwise(
     monkeypatch.setattr(VocabularyCodec, "decode", lambda self, rows: [t.upper() for t in decode(self, rows)])
     codec = VocabularyCodec(vocabulary)
     assert codec.pieces is None
-    assert texts_of(codec, padded([[300, 301]])) == [one_by_one(vocabulary, [300, 301]).upper()]
+    rows = random_rows(vocabulary, 300)
+    assert texts_of(codec, padded(rows)) == [one_by_one(vocabulary, row).upper() for row in rows]
 
 
 @pytest.mark.parametrize("separate", [False, True])
@@ -151,12 +140,17 @@ def test_marian_with_bytes_is_left_to_sentencepiece(tmp_path: Path, vocabulary: 
     assert texts_of(codec, padded(rows)) == codec.decode(rows)
 
 
-def test_a_table_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="a text and a byte for each id"):
-        Pieces(["a"], [])
-    with pytest.raises(ValueError, match="0 to 255"):
-        Pieces(["a"], [256])
-    with pytest.raises(UnicodeEncodeError):
-        Pieces(["\ud800"], [-1])
-    with pytest.raises(TypeError):
-        Pieces([b"a"], [-1])  # type: ignore[list-item]
+@pytest.mark.parametrize(
+    ("texts", "bytes_of", "error", "message"),
+    [
+        (["a"], [], ValueError, "a text and a byte for each id"),
+        (["a"], [256], ValueError, "0 to 255"),
+        (["\ud800"], [-1], UnicodeEncodeError, "surrogates"),
+        ([b"a"], [-1], TypeError, None),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused(
+    texts: Any, bytes_of: list[int], error: type[Exception], message: str | None
+) -> None:
+    with pytest.raises(error, match=message):
+        Pieces(texts, bytes_of)

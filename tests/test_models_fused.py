@@ -87,11 +87,9 @@ def test_products_of_the_rows_in_use_are_those_of_torch(
     x, weight, bias = x.to(dtype), (weight / 8).to(dtype), bias.to(dtype)
     count = torch.tensor([used], device=DEVICE)
     for shift in (bias, None):
-        for activation in (None, torch.nn.SiLU(), torch.nn.ReLU(), torch.nn.GELU()):
-            found = kernels.linear(x, weight, shift, count, activation)[:used]
-            expected = torch.nn.functional.linear(x.float(), weight.float(), None if shift is None else shift.float())
-            expected = (expected if activation is None else activation(expected))[:used]
-            torch.testing.assert_close(found.float(), expected, atol=0.03, rtol=0.02)
+        found = kernels.linear(x, weight, shift, count)[:used]
+        expected = torch.nn.functional.linear(x.float(), weight.float(), None if shift is None else shift.float())
+        torch.testing.assert_close(found.float(), expected[:used], atol=0.03, rtol=0.02)
 
 
 def test_a_product_in_a_row_depends_on_no_other() -> None:

@@ -35,7 +35,7 @@ def test_rows_keep_their_past_when_they_are_selected_repeated_and_dropped(by: At
     copied, indexed = CopiedCache(torch.float32, 2), IndexedCache(torch.float32, 2, by, shape, CPU)
     rows = 3
     for time in range(72):
-        indexed.begin(time, rows)
+        indexed.make_room(time, rows)
         for layer in range(2):
             new = torch.randn(rows, 3, *shape, generator=generator)
             torch.testing.assert_close(indexed.attend(layer, new), copied.attend(layer, new), atol=1e-5, rtol=1e-5)
@@ -54,7 +54,7 @@ def test_on_a_cpu_the_past_of_a_network_of_16_bits_has_32(dtype: torch.dtype, sh
     exact = CopiedCache(torch.float64, 1)
     for time in range(20):
         new = torch.randn(4, 3, 2, 6).to(dtype)
-        past.begin(time, 4)
+        past.make_room(time, 4)
         found, expected = past.attend(0, new), exact.attend(0, new.double())
         assert found.dtype == dtype
         assert torch.equal(found, expected.float().to(dtype)) or torch.allclose(found.double(), expected, rtol=2**-8)

@@ -50,31 +50,43 @@ class Recording:
         Recording.replayed += 1
 
 
+def indexed(device: Any, dtype: Any, layers: int, shape: tuple[int, int], *, shared: bool) -> kv_cache.IndexedCache:
+    """The past indexed, as on a GPU."""
+    return kv_cache.IndexedCache(dtype, layers, test_models_kv_cache.attend, shape, device, recordable=True)
+
+
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A tiny model whose past is indexed, as on a GPU."""
-
-    def cache(device: Any, dtype: Any, layers: int, shape: tuple[int, int], *, shared: bool) -> kv_cache.IndexedCache:
-        return kv_cache.IndexedCache(dtype, layers, test_models_kv_cache.attend, shape, device, recordable=True)
-
-    monkeypatch.setattr(marian, "cache_for", cache)
+    monkeypatch.setattr(marian, "cache_for", indexed)
     monkeypatch.setattr(Recording, "made", 0)
     monkeypatch.setattr(Recording, "replayed", 0)
     return mbrace.Seq2Seq(tiny_models.marian(), tokenizer=tiny_models.tokenizer(), dtype="float32")
 
 
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From its call on, steps are recorded."""
+
+    def begin() -> None:
+        monkeypatch.setattr(gpu, "can_record", lambda device: True)
+        monkeypatch.setattr(gpu, "_record", lambda step, device: Recording(step))
+
+    return begin
+
+
 def outputs(model: Any, sampling: str) -> tuple[list[list[str]], list[list[str]], list[list[float]]]:
-    drawn = model.sample(SOURCES, 6, max_length=70, sampling=sampling)
-    beams = [*model.beam(SOURCES, 4, max_length=70, alpha=0.6), *model.beam(SOURCES, 3, max_length=70)]
+    drawn = model.sample(SOURCES, 30, max_length=70, sampling=sampling)
+    beams = [beam for k, alpha in ((8, 0.6), (3, 1.0)) for beam in model.beam(SOURCES, k, max_length=70, alpha=alpha)]
     return [list(draws.texts) for draws in drawn], [list(b.texts) for b in beams], [list(b.scores) for b in beams]
 
 
 @pytest.mark.parametrize("sampling", ["independent", "arithmetic"])
-def test_recorded_searches_are_the_plain_ones(sampling: str, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_searches_are_the_plain_ones(
+    sampling: str, model: Any, recorded: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = outputs(model, sampling)
     assert Recording.made == 0
-    monkeypatch.setattr(gpu, "can_record", lambda device: True)
-    monkeypatch.setattr(gpu, "_record", lambda step, device: Recording(step))
+    recorded()
     monkeypatch.setattr(search, "RECORDING_ROWS", 2)
     assert outputs(model, sampling) == plain
     assert Recording.made > 2  # anew when there is no more room, and when rows are cut
@@ -84,23 +96,15 @@ def test_recorded_searches_are_the_plain_ones(sampling: str, model: Any, monkeyp
 @pytest.mark.parametrize("sampling", ["independent", "arithmetic"])
 @pytest.mark.parametrize("every", [1, 3, 8])
 def test_recorded_searches_that_skip_rows_are_the_plain_ones(
-    sampling: str, every: int, monkeypatch: pytest.MonkeyPatch
+    sampling: str, every: int, model: Any, recorded: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU with kernels, which leave rows that are not in use alone: here they are NaN."""
-    translator = mbrace.Seq2Seq(tiny_models.marian(), tokenizer=tiny_models.tokenizer(), dtype="float32")
-
-    def all_outputs() -> tuple[list[list[str]], list[list[str]], list[list[float]]]:
-        drawn = [*translator.sample(SOURCES, 30, max_length=70, sampling=sampling)]
-        beams = [*translator.beam(SOURCES, 8, max_length=70, alpha=0.6), *translator.beam(SOURCES, 12, max_length=70)]
-        return [list(x.texts) for x in drawn], [list(b.texts) for b in beams], [list(b.scores) for b in beams]
-
-    plain = all_outputs()
+    monkeypatch.setattr(marian, "cache_for", kv_cache.cache_for)
+    plain = outputs(model, sampling)
+    recorded()
     monkeypatch.setattr(gpu, "kernels_for", lambda device: stand_in_kernels)
     monkeypatch.setattr(marian, "can_skip_rows", lambda dtype, units: dtype == torch.float32 and units % 16 == 0)
     monkeypatch.setattr(kv_cache, "FIRST_ROOM", 16)
-    monkeypatch.setattr(gpu, "can_record", lambda device: True)
-    monkeypatch.setattr(gpu, "_record", lambda step, device: Recording(step))
-    monkeypatch.setattr(Recording, "replayed", 0)
     monkeypatch.setattr(stand_in_kernels, "skipped", 0)
     begun = search.Search.__init__
 
@@ -109,7 +113,7 @@ def test_recorded_searches_that_skip_rows_are_the_plain_ones(
         self.check_every = every
 
     monkeypatch.setattr(search.Search, "__init__", counted_seldom)
-    drawn, texts, scores = all_outputs()
+    drawn, texts, scores = outputs(model, sampling)
     assert (drawn, texts) == plain[:2]
     for mine, theirs in zip(scores, plain[2], strict=True):
         assert mine == pytest.approx(theirs, abs=1e-5)
@@ -134,9 +138,10 @@ def test_a_step_that_cannot_be_recorded_is_run(model: Any, monkeypatch: pytest.M
     assert torch.device("cpu") in gpu._failed
 
 
-def test_a_search_that_is_over_is_dropped_with_its_memory(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "can_record", lambda device: True)
-    monkeypatch.setattr(gpu, "_record", lambda step, device: Recording(step))
+def test_a_search_that_is_over_is_dropped_with_its_memory(
+    model: Any, recorded: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded()
     left: list[Any] = []
     plain = sampling_._Sampling.__init__
 
@@ -154,16 +159,12 @@ def test_a_search_that_is_over_is_dropped_with_its_memory(model: Any, monkeypatc
         gc.enable()
 
 
-def test_many_rows_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "can_record", lambda device: True)
+def test_many_rows_are_not_recorded_and_nothing_is_on_a_cpu(recorded: Callable[[], None]) -> None:
     cpu = torch.device("cpu")
+    assert not gpu.Recorder(cpu, 8).records
+    recorded()
     assert gpu.Recorder(cpu, gpu.MOST_ROWS).records
     assert not gpu.Recorder(cpu, gpu.MOST_ROWS + 1).records
-
-
-def test_nothing_is_recorded_on_a_cpu() -> None:
-    assert not gpu.can_record(torch.device("cpu"))
-    assert not search.Search(torch.device("cpu"), 8).recorder.records
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")

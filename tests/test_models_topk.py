@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch")
-from mbrace.models.beam_search import CHUNK, best_totals, follow_back  # noqa: E402
+from mbrace.models.beam_search import CHUNK, backtrack, best_totals  # noqa: E402
 from mbrace.models.next_ids import log_probabilities  # noqa: E402
 
 
@@ -70,25 +70,13 @@ def test_where_too_few_are_possible_indexes_are_still_of_paths_and_ids() -> None
         assert 0 <= int(index.min()) <= int(index.max()) < 4 * ids
 
 
-@pytest.mark.parametrize(("paths", "width", "ids"), [(9, 4, 3000), (3, 2, 40), (40, 1, 500)])
-def test_paths_in_one_row_share_its_log_probabilities(paths: int, width: int, ids: int) -> None:
-    torch.manual_seed(paths)
-    logits, bias = 4 * torch.randn(2, width, ids), torch.randn(ids)
-    states, scores = torch.randint(0, width, (2, paths)), -5 * torch.rand(2, paths)
-    own = logits.gather(1, states[:, :, None].expand(-1, -1, ids))  # a row for each path
-    expected = (own + bias).log_softmax(-1) + scores[:, :, None]
-    best, index = best_totals(logits.flatten(0, 1), bias, scores, 24, states + width * torch.arange(2)[:, None])
-    torch.testing.assert_close(best, expected.flatten(1).topk(24, dim=1).values, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(expected.flatten(1).gather(1, index), best, atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize(("sources", "k", "longest"), [(3, 50, 9), (1, 1, 1), (2, 200, 30)])
 def test_finished_paths_are_followed_back(sources: int, k: int, longest: int) -> None:
     torch.manual_seed(k)
     extensions = torch.randint(0, 11 * k, (longest + 4, sources, k))  # of 11 ids
     lasts = torch.randint(0, 11 * k, (sources, k))
     lengths = torch.randint(0, longest + 1, (sources, k))
-    found = follow_back(extensions, lasts, lengths, longest, 11)
+    found = backtrack(extensions, lasts, lengths, longest, 11)
     for row in range(sources * k):  # by hand
         source, path = divmod(row, k)
         ids: list[int] = []

@@ -10,7 +10,7 @@ import os
 import random
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import mbrace
 from mbrace.cli import main
 from mbrace.io.texts import read_pairs
 from mbrace.models.marian_network import load_bundled, read_network
+from mbrace.models.next_ids import sentence_key
 from mbrace.models.tokenizers import Vocabulary
 from mbrace.training import loop as training_run
 from mbrace.training.train import TrainingOptions, train
@@ -85,50 +86,47 @@ def test_our_tokenizing_is_transformers(folder: Path) -> None:
     assert mbrace.Seq2Seq(folder).codec.encode(texts) == [tokenizer(text)["input_ids"] for text in texts]
 
 
-def test_a_crash_and_a_second_start_give_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = replace(OPTIONS, steps=30, validate_every=10, chrf_sentences=0)
-    pairs, valid = sentences(300, 5), sentences(20, 6)
-    train(pairs, valid, tmp_path / "whole", options)
-
-    monkeypatch.setattr(training_run, "SAVE_SECONDS", 0.0)
+@pytest.fixture
+def crash_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """The state is saved after every step, and the run crashes at the step given, once."""
     update = training_run.TrainingRun.update
 
-    def crash(self: Any) -> None:
-        update(self)
-        if self.step == 24:
-            raise KeyboardInterrupt
+    def crash_at(step: int) -> None:
+        def crash(self: Any) -> None:
+            update(self)
+            if self.step == step:
+                monkeypatch.setattr(training_run.TrainingRun, "update", update)
+                raise KeyboardInterrupt
 
-    monkeypatch.setattr(training_run.TrainingRun, "update", crash)
-    with pytest.raises(KeyboardInterrupt):
-        train(pairs, valid, tmp_path / "cut", options)
-    monkeypatch.setattr(training_run.TrainingRun, "update", update)
-    resumed = train(pairs, valid, tmp_path / "cut", options)
-    whole, cut = (
-        transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / name).state_dict() for name in ("whole", "cut")
-    )
-    assert all(torch.equal(whole[name], cut[name]) for name in whole)
-    assert [entry["step"] for entry in resumed["history"]] == [10, 20, 30]
-    assert not (tmp_path / "cut" / "state.pt").exists()
+        monkeypatch.setattr(training_run, "SAVE_SECONDS", 0.0)
+        monkeypatch.setattr(training_run.TrainingRun, "update", crash)
+
+    return crash_at
 
 
-def test_a_run_interrupted_between_validations_is_saved_and_ends_with_the_same_weights(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_run_that_is_cut_ends_with_the_same_weights(
+    tmp_path: Path, crash_at: Callable[[int], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = replace(OPTIONS, steps=12, validate_every=8, chrf_sentences=0)
     pairs, valid = sentences(300, 5), sentences(20, 6)
     whole = train(pairs, valid, tmp_path / "whole", options)
-    assert whole is not None
-    for steps in (0, 3, 4):  # before the first step, and between validations
+    for steps in (0, 3, 4):  # interrupted before the first step, and between validations
         answers = itertools.chain([False] * steps, itertools.repeat(True))
         assert train(pairs, valid, tmp_path / "cut", options, interrupted=answers.__next__) is None
         assert "is saved: the same command goes on from there" in capsys.readouterr().err
+    crash_at(10)
+    with pytest.raises(KeyboardInterrupt):
+        train(pairs, valid, tmp_path / "cut", options)
     cut = train(pairs, valid, tmp_path / "cut", options)
+    assert whole is not None
     assert cut is not None
     assert "goes on from" in capsys.readouterr().err
     saved = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut")]
     assert saved[0] == saved[1]
     losses = [[(entry["step"], entry["train_loss"]) for entry in run["history"]] for run in (whole, cut)]
     assert losses[0] == losses[1]
+    assert [step for step, _ in losses[0]] == [8, 12]
+    assert not (tmp_path / "cut" / "state.pt").exists()
 
 
 def test_the_train_command_saves_what_a_signal_interrupts(
@@ -167,22 +165,13 @@ def test_a_saved_state_that_is_damaged_or_of_another_model_is_refused(tmp_path: 
 
 
 def test_an_interrupted_run_is_taken_up_only_with_the_same_options_and_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, crash_at: Callable[[int], None]
 ) -> None:
     options = replace(OPTIONS, steps=6, validate_every=2, chrf_sentences=0)
     pairs, valid = sentences(300, 5), sentences(20, 6)
-    monkeypatch.setattr(training_run, "SAVE_SECONDS", 0.0)
-    update = training_run.TrainingRun.update
-
-    def crash(self: Any) -> None:
-        update(self)
-        if self.step == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(training_run.TrainingRun, "update", crash)
+    crash_at(4)
     with pytest.raises(KeyboardInterrupt):
         train(pairs, valid, tmp_path, options)
-    monkeypatch.setattr(training_run.TrainingRun, "update", update)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert "state.pt" in before
     for other, told in [
@@ -193,12 +182,13 @@ def test_an_interrupted_run_is_taken_up_only_with_the_same_options_and_data(
     ]:
         with pytest.raises(mbrace.UserError, match=f"has an interrupted run {told}; give the same options and data, "):
             train(pairs, valid, tmp_path, other)
-    with pytest.raises(mbrace.UserError, match=r"with other data \(train\);"):
-        train(pairs[:-1], valid, tmp_path, options)
-    with pytest.raises(mbrace.UserError, match=r"with other data \(valid\);"):
-        train(pairs, valid[:-1], tmp_path, options)
-    with pytest.raises(mbrace.UserError, match=r"with other data \(spm\);"):
-        train(pairs, valid, tmp_path, options, spm=before["source.spm"])
+    for data, other_pairs, other_valid, spm in [
+        ("train", pairs[:-1], valid, None),
+        ("valid", pairs, valid[:-1], None),
+        ("spm", pairs, valid, before["source.spm"]),
+    ]:
+        with pytest.raises(mbrace.UserError, match=rf"with other data \({data}\);"):
+            train(other_pairs, other_valid, tmp_path, options, spm=spm)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     (tmp_path / "run.json").unlink()
     with pytest.raises(mbrace.UserError, match=r"has state\.pt but no run\.json.*force=True to start over"):
@@ -315,8 +305,6 @@ def test_a_model_is_replaced_only_when_the_new_one_is_done(tmp_path: Path, folde
 
 
 def test_any_id_has_a_random_stream() -> None:
-    from mbrace.models.next_ids import sentence_key
-
     assert sentence_key(0, "\ud800") != sentence_key(0, "\udfff")  # lone surrogates are legal in JSON
     assert sentence_key(0, "de-en.test.7") == 6697101671322091389  # committed candidates were drawn with these keys
 
@@ -329,13 +317,9 @@ def test_origins_choose_rows_of_a_tsv(tmp_path: Path) -> None:
 
 
 def test_batches_hold_every_pair_once_and_keep_to_the_budget() -> None:
-    import numpy as np
-
-    from mbrace.training.loop import Corpus
-
     rng = np.random.default_rng(0)
     sides = [[np.arange(n, dtype=np.uint16) for n in rng.integers(1, 60, 500)] for _ in range(2)]
-    corpus = Corpus.of(*sides)
+    corpus = training_run.Corpus.of(*sides)
     plan = corpus.plan(512, np.random.default_rng(1))
     assert sorted(np.concatenate(plan).tolist()) == list(range(500))
     for batch in plan:

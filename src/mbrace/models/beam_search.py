@@ -59,7 +59,7 @@ class _Beam(Search):
         self.row_of_path = torch.arange(sources, device=device)[:, None].repeat(1, k)  # that each path is in
         self.paths = 1  # per source before the first step
         # what each row goes on from: the row before; and which rows each source has
-        self.came_from, self.offsets = torch.arange(sources, device=device), torch.arange(sources + 1, device=device)
+        self.parent_rows, self.offsets = torch.arange(sources, device=device), torch.arange(sources + 1, device=device)
         self.owner, self.limit = torch.arange(sources, device=device), limits
         self.closed = torch.zeros(sources, dtype=torch.bool, device=device)
         self.state = decoder.start(memory, 1, k)
@@ -114,20 +114,20 @@ class _Beam(Search):
     def _enter_rows(self, parents: Tensor, ids: Tensor) -> None:
         """Put the open paths, best first, into their new rows; each is a parent, an earlier path, and one more id."""
         sources, size = len(ids), ids.numel()
-        if self.fixed_size and len(self.came_from) != size:
-            self.came_from, self.ids = self.came_from.new_zeros(size), self.ids.new_zeros(size)
+        if self.fixed_size and len(self.parent_rows) != size:
+            self.parent_rows, self.ids = self.parent_rows.new_zeros(size), self.ids.new_zeros(size)
         is_open = (self.scores > -math.inf) & ~self.closed[:, None]
         torch.cumsum(is_open.sum(1), 0, out=self.offsets[1:])
         before = self.row_of_path.gather(1, parents)
         torch.sub(is_open.cumsum(1) + self.offsets[:sources, None], 1, out=self.row_of_path)
         if self.fixed_size:  # paths that are not open go to a row beyond the last
             to = torch.where(is_open, self.row_of_path, size).flatten()
-            for kept, of_paths in ((self.came_from, before), (self.ids, ids)):
+            for kept, of_paths in ((self.parent_rows, before), (self.ids, ids)):
                 kept.copy_(torch.nn.functional.pad(kept, (0, 1)).scatter_(0, to, of_paths.flatten())[:-1])
         else:
-            self.came_from, self.ids = before[is_open], ids[is_open]
+            self.parent_rows, self.ids = before[is_open], ids[is_open]
         self.row_of_path.clamp_(min=0)
-        self.state.select(self.came_from, self.offsets)
+        self.state.select(self.parent_rows, self.offsets)
         self.paths = self.k
 
     def compact(self, time: int) -> bool:
@@ -140,7 +140,7 @@ class _Beam(Search):
             counts = self.offsets.diff()[alive]  # those of finished sources are 0
             self.offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
             if self.fixed_size:
-                self.came_from, self.ids = self.came_from.new_zeros(left), self.ids[:left].clone()
+                self.parent_rows, self.ids = self.parent_rows.new_zeros(left), self.ids[:left].clone()
             self.state.select(torch.arange(len(self.ids), device=alive.device), self.offsets, sources=alive)
             for name in "scores", "row_of_path", "ended_scores", "ended", "owner", "limit", "closed":
                 setattr(self, name, getattr(self, name)[alive])
@@ -158,7 +158,7 @@ class _Beam(Search):
         ended = ended.gather(1, best_first)
         size = self.k * self.vocabulary
         length = torch.where(scores > -math.inf, ended // size + 1, 0)
-        ids = follow_back(self.extensions, ended % size, length, max(1, int(length.max())), self.vocabulary)
+        ids = backtrack(self.extensions, ended % size, length, max(1, int(length.max())), self.vocabulary)
         return Sequences(ids, scores.flatten())
 
 
@@ -208,7 +208,7 @@ def beam_outputs(
     return out
 
 
-def follow_back(extensions: Tensor, lasts: Tensor, lengths: Tensor, longest: int, ids: int) -> Tensor:
+def backtrack(extensions: Tensor, lasts: Tensor, lengths: Tensor, longest: int, ids: int) -> Tensor:
     """The ids (paths, longest) of finished paths, filled up with -1: each is followed back from its last extension.
 
     An extension is path x ids + id. `lasts` and `lengths` are (sources, k); the extensions of open paths are (time,

@@ -5,8 +5,6 @@ on the device (`used`), so that a recorded step takes only as long as they need.
 tensor, so that its address is a multiple of 16 or not: kernels must not be compiled for each.
 """
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -161,13 +159,13 @@ def chunk_maxima(logits: Tensor, bias: Tensor | None, chunk: int, used: Tensor |
 @triton.jit(do_not_specialize=["used"])
 def linear_kernel(
     x, weight, bias, out, used, units,
-    INPUTS: tl.constexpr, HAS_BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
+    INPUTS: tl.constexpr, HAS_BIAS: tl.constexpr,
     ROWS: tl.constexpr, UNITS: tl.constexpr, STEP: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """A block of ROWS rows and UNITS units of weight x + bias, for the first `used` (1,) rows.
 
     x is (rows, INPUTS), the weight (units, INPUTS). Blocks are numbered so that GROUP blocks of rows at a time share
-    what they read. ACTIVATION is none (0), SiLU (1) or ReLU (2).
+    what they read.
     """
     rows = tl.load(used).to(tl.int32)
     across = tl.cdiv(units, UNITS)
@@ -190,33 +188,23 @@ def linear_kernel(
         right += STEP
     if HAS_BIAS:
         total += tl.load(bias + unit, mask=unit < units, other=0.0).to(tl.float32)[None, :]
-    if ACTIVATION > 0:
-        total = total.to(out.dtype.element_ty).to(tl.float32)  # rounded as a sum that is stored
-    if ACTIVATION == 1:
-        total = total / (1.0 + tl.exp(-total))
-    if ACTIVATION == 2:
-        total = tl.maximum(total, 0.0)
     there = (row < rows)[:, None] & (unit < units)[None, :]
     to = out + row[:, None].to(tl.int64) * units + unit[None, :]
     tl.store(to, total.to(out.dtype.element_ty), mask=there)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None, used: Tensor, activation: Any = None) -> Tensor:
-    """activation(weight x + bias) for the first `used` (1,) rows of x (rows, inputs); the others are undefined."""
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, used: Tensor) -> Tensor:
+    """weight x + bias for the first `used` (1,) rows of x (rows, inputs); the others are undefined."""
     (rows, inputs), units = x.shape, len(weight)
-    known = {torch.nn.SiLU: 1, torch.nn.ReLU: 2}.get(type(_plain(activation)), 0)
     if inputs % 64:
-        y = torch.nn.functional.linear(x, weight, bias)
-    else:
-        y = x.new_empty((rows, units))
-        launch(
-            linear_kernel, triton.cdiv(rows, 128) * triton.cdiv(units, 128), x.contiguous(), weight,
-            weight if bias is None else bias, y, used, units, INPUTS=inputs, HAS_BIAS=bias is not None,
-            ACTIVATION=known, ROWS=128, UNITS=128, STEP=64, GROUP=8, num_warps=8, num_stages=3,
-        )  # fmt: skip
-        if known:
-            return y
-    return y if activation is None else activation(y)
+        return torch.nn.functional.linear(x, weight, bias)
+    y = x.new_empty((rows, units))
+    launch(
+        linear_kernel, triton.cdiv(rows, 128) * triton.cdiv(units, 128), x.contiguous(), weight,
+        weight if bias is None else bias, y, used, units, INPUTS=inputs, HAS_BIAS=bias is not None,
+        ROWS=128, UNITS=128, STEP=64, GROUP=8, num_warps=8, num_stages=3,
+    )  # fmt: skip
+    return y
 
 
 @triton.jit(do_not_specialize=["length"])
@@ -350,12 +338,6 @@ def attend(
         SOME_UNUSED=used is not None, TIMES=8, num_warps=1,
     )  # fmt: skip
     return out
-
-
-def _plain(activation: Any) -> Any:
-    """Torch's own activation, if this is transformers' wrapper of it."""
-    wrapped = getattr(activation, "act", None)
-    return wrapped if isinstance(wrapped, torch.nn.Module) else activation
 
 
 def _block(width: int) -> dict[str, int]:

@@ -67,11 +67,11 @@ class CopiedCache:
         """The present time step."""
         return self._time
 
-    def moves(self, time: int) -> bool:
+    def must_grow(self, time: int) -> bool:
         """Whether there is no room yet for the step at `time`."""
         return True
 
-    def begin(self, time: int, rows: int) -> bool:
+    def make_room(self, time: int, rows: int) -> bool:
         """Room is made while attending."""
         return False
 
@@ -138,11 +138,11 @@ class IndexedCache:
         """The present time step, (1,): a step that is replayed reads it where it is."""
         return self._clock
 
-    def moves(self, time: int) -> bool:
+    def must_grow(self, time: int) -> bool:
         """Whether there is no room yet for the step at `time`."""
         return time >= self._room
 
-    def begin(self, time: int, rows: int) -> bool:
+    def make_room(self, time: int, rows: int) -> bool:
         """Make room for the step at `time`; True if memory has moved."""
         self._time = time
         if time < self._room and rows <= self._capacity:

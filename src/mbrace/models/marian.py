@@ -141,11 +141,11 @@ class MarianState(DecoderState):
     def used(self) -> Tensor | None:
         return None if self._kernels is None else self.offsets[-1:]
 
-    def moves(self, time: int) -> bool:
-        return self.cache.moves(time)
+    def must_grow(self, time: int) -> bool:
+        return self.cache.must_grow(time)
 
-    def begin(self, time: int, rows: int) -> bool:
-        return self.cache.begin(time, rows)
+    def make_room(self, time: int, rows: int) -> bool:
+        return self.cache.make_room(time, rows)
 
     def step(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
         decoder, rows = self.decoder, len(ids)
@@ -157,21 +157,20 @@ class MarianState(DecoderState):
             x = add_norm(x, self._linear(y, layer.own_out), *layer.norms[0], used)
             y = self._attend_to_memory(number, self._linear(x, layer.query), cells, width)
             x = add_norm(x, self._linear(y, layer.cross_out), *layer.norms[1], used)
-            y = self._linear(self._linear(x, layer.first, layer.activation), layer.second)
+            y = self._linear(layer.activation(self._linear(x, layer.first)), layer.second)
             x = add_norm(x, y, *layer.norms[2], used)
         self.cache.advance()
         return self._linear(x, decoder.head), decoder.logit_bias
 
-    def _linear(self, x: Tensor, weights: Weights, activation: Any = None) -> Tensor:
-        """activation(weight x + bias), of the rows in use at least.
+    def _linear(self, x: Tensor, weights: Weights) -> Tensor:
+        """weight x + bias, of the rows in use at least.
 
         Torch's matrix products are a third faster than ours, which skip rows: better where most rows are in use.
         """
         if self._kernels is not None and self.skips and len(x) > self._kernels.FEW_ROWS:
-            y: Tensor = self._kernels.linear(x, weights.weight, weights.bias, self.used, activation)
+            y: Tensor = self._kernels.linear(x, weights.weight, weights.bias, self.used)
             return y
-        y = weights.product(x)
-        return y if activation is None else activation(y)
+        return weights.product(x)
 
     def _attend_to_memory(self, number: int, query: Tensor, cells: Tensor | None, width: int) -> Tensor:
         """What the rows, by their queries, see of their sources in one layer: (rows, heads x size), as queries are.

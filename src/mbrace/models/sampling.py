@@ -121,10 +121,10 @@ class EncodedSources:
         """The draws of each want; sentences of similar length are decoded together."""
         model = self._model
         pieces = [piece for piece in _split(wants, model.rows) if not self._blank[piece[1].sentence]]
-        found: list[list[tuple[int, Draws]]] = [[] for _ in wants]
+        found: list[list[Draws]] = [[] for _ in wants]
         for i, want in enumerate(wants):  # a source without text has outputs without text
             if self._blank[want.sentence]:
-                found[i].append((want.first, Draws([""] * want.count, [0.0] * want.count)))
+                found[i].append(Draws([""] * want.count, [0.0] * want.count))
         rows = [self._rows[want.sentence] for _, want in pieces]
         parts = list(model.parts(rows, [want.count for _, want in pieces]))
 
@@ -135,16 +135,16 @@ class EncodedSources:
         def write(number: int, drawn: tuple[list[float], torch.Tensor]) -> None:
             scores, texts = drawn[0], model.texts(drawn[1])
             width = max(pieces[p][1].count for p in parts[number])
-            for row, p in enumerate(parts[number]):
+            for row, p in enumerate(parts[number]):  # the pieces of a want come in their order
                 i, want = pieces[p]
                 span = slice(row * width, row * width + want.count)
-                found[i].append((want.first, Draws(texts[span], scores[span])))
+                found[i].append(Draws(texts[span], scores[span]))
 
         # every step has a new shape
         stream = gpu.on_own_stream(model.device, "draws")
         with torch.inference_mode(), without_cudnn_attention(), stream:
             run_searches(len(parts), search_part, write, model.device)
-        return [_joined([draws for _, draws in sorted(parts, key=lambda part: part[0])]) for parts in found]
+        return [_joined(draws) for draws in found]
 
     def _memory(self, sentences: Sequence[int]) -> Memory:
         """The decoder's memory of these sources, which are encoded if they have not been."""
@@ -164,7 +164,7 @@ class EncodedSources:
         parts = [self._memories[n].select(torch.tensor(rows, device=device)) for n, rows in rows_of.items()]
         if len(parts) == 1:
             return parts[0]
-        return parts[0].join(parts).select(torch.tensor(order, device=device).argsort())
+        return Memory.join(parts).select(torch.tensor(order, device=device).argsort())
 
     def _draw(self, wants: Sequence[Want]) -> Sequences:
         """The draws of one batch: as many rows for each want as the largest has."""

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -24,6 +24,7 @@ from mbrace.models import gpu
 RECORDING_ROWS = 1000
 
 
+@dataclass(frozen=True)
 class Memory:
     """What a decoder attends to: tensors (sources, ..., length, ...), whose dimension `dim` is the length, and their
     mask (sources, length); `last` are the logits (sources, vocabulary) that follow a prompt.
@@ -31,11 +32,11 @@ class Memory:
     Memories of different lengths are joined by padding, on the left or the right.
     """
 
-    def __init__(
-        self, tensors: list[Tensor], mask: Tensor, *, dim: int, left: bool = False, last: Tensor | None = None
-    ) -> None:
-        self.tensors, self.mask, self.last = tensors, mask, last
-        self._dim, self._left = dim, left
+    tensors: list[Tensor]
+    mask: Tensor
+    dim: int
+    left: bool = False
+    last: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.mask)
@@ -43,27 +44,22 @@ class Memory:
     def select(self, sources: Tensor) -> Memory:
         """The memory of some of the sources."""
         last = None if self.last is None else self.last[sources]
-        return Memory([x[sources] for x in self.tensors], self.mask[sources], dim=self._dim, left=self._left, last=last)
+        return replace(self, tensors=[x[sources] for x in self.tensors], mask=self.mask[sources], last=last)
 
-    def join(self, memories: Sequence[Memory]) -> Memory:
+    @staticmethod
+    def join(memories: Sequence[Memory]) -> Memory:
         """One memory of all sources."""
-        width = max(memory.mask.shape[1] for memory in memories)
+        first, width = memories[0], max(memory.mask.shape[1] for memory in memories)
 
-        def pad(x: Tensor, dim: int) -> Tensor:
-            missing = width - x.shape[dim]
-            if not missing:
-                return x
-            shape = list(x.shape)
-            shape[dim] = missing
-            parts = [x.new_zeros(shape), x] if self._left else [x, x.new_zeros(shape)]
-            return torch.cat(parts, dim=dim)
+        def padded(parts: Sequence[Tensor], dim: int) -> Tensor:
+            """(sources, ...) of all parts, filled up with zeros."""
+            missing = [x.new_zeros((*x.shape[:dim], width - x.shape[dim], *x.shape[dim + 1 :])) for x in parts]
+            pairs = zip(missing, parts, strict=True) if first.left else zip(parts, missing, strict=True)
+            return torch.cat([torch.cat(pair, dim) for pair in pairs])
 
-        tensors = [
-            torch.cat([pad(memory.tensors[n], self._dim) for memory in memories]) for n in range(len(self.tensors))
-        ]
-        mask = torch.cat([pad(memory.mask, 1) for memory in memories])
-        last = None if self.last is None else torch.cat([m.last for m in memories if m.last is not None])
-        return Memory(tensors, mask, dim=self._dim, left=self._left, last=last)
+        tensors = [padded(each, first.dim) for each in zip(*(memory.tensors for memory in memories), strict=True)]
+        last = None if first.last is None else torch.cat([m.last for m in memories if m.last is not None])
+        return replace(first, tensors=tensors, mask=padded([m.mask for m in memories], 1), last=last)
 
 
 class DecoderState:
@@ -77,11 +73,11 @@ class DecoderState:
         """How many rows, the first ones, are in use, (1,), if the others take less time; None if all take as long."""
         return None
 
-    def moves(self, time: int) -> bool:
+    def must_grow(self, time: int) -> bool:
         """Whether the step at `time` needs more room than there is, so that memory will move."""
         return True
 
-    def begin(self, time: int, rows: int) -> bool:
+    def make_room(self, time: int, rows: int) -> bool:
         """Called before the step at `time`: make room for it. True if memory has moved."""
         return False
 
@@ -158,15 +154,15 @@ class Search:
 
     def advance(self, time: int) -> None:
         """The step at `time`: from the second step on, since their shapes are the same, by a recording if possible."""
-        if self.state.begin(time, len(self.ids)):
+        if self.state.make_room(time, len(self.ids)):
             self.recorder.forget()
         if time == 0 or not self.state.recordable or not self.recorder.replay(self.step):
-            self.state.begin(time, len(self.ids))  # again, if recording was tried and failed
+            self.state.make_room(time, len(self.ids))  # again, if recording was tried and failed
             self.step()
 
     def worth_compacting(self, rows: int, of: int, time: int) -> bool:
         """Whether it pays, before the step at `time`, to go on with `rows` alone: a step is to be recorded again."""
-        if self.recorder.records and not self.state.moves(time):
+        if self.recorder.records and not self.state.must_grow(time):
             return not self.state.skips and rows <= 0.4 * of and of - rows >= RECORDING_ROWS
         return rows <= 0.9 * of
 
