@@ -58,7 +58,7 @@ class _Beam(Search):
         self.scores[:, 0] = 0.0
         self.row_of_path = torch.arange(sources, device=device)[:, None].repeat(1, k)  # that each path is in
         self.paths = 1  # per source before the first step
-        # what each row goes on from: the row before; and which rows each source has
+        # the row that each row continues, and the first row of each source
         self.parent_rows, self.offsets = torch.arange(sources, device=device), torch.arange(sources + 1, device=device)
         self.owner, self.limit = torch.arange(sources, device=device), limits
         self.closed = torch.zeros(sources, dtype=torch.bool, device=device)

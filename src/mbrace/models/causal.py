@@ -43,7 +43,6 @@ class CausalLM(LiveModel):
         dtype: Any = None,
         rows: int | None = None,
     ) -> None:
-        super().__init__()
         self.device = device_for(device, model)
         if isinstance(model, str | Path):
             model, tokenizer = load(find(str(model)), tokenizer, "AutoModelForCausalLM")

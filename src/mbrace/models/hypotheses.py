@@ -29,7 +29,7 @@ class LiveSampler(Sampler, Protocol):
 
 
 class CandidateModel(Protocol):
-    """What translating and generating ask of a model; `Seq2Seq` and `CausalLM` are such models."""
+    """What translating and generating need of a model; `Seq2Seq` and `CausalLM` are such models."""
 
     device: Any  # a torch device, or anything with a `type` such as "cpu"
 
@@ -70,10 +70,10 @@ FIRST_DRAWS = 20  # every search has a fixed cost on a CPU, and few races end so
 def live_candidates(
     model: CandidateModel, settings: Sampling, utility: Utility, race: Race
 ) -> tuple[HypothesisMaker, LiveSampler]:
-    """What translating with a model races over: hypotheses by beam search, and a sampler of pseudo-references.
+    """The candidates of translating with a model: hypotheses by beam search, and a sampler of pseudo-references.
 
-    They are drawn step by step on a CPU, whose time grows with the rows, and in one batch on a GPU, which takes as long
-    for 16 rows as for 256. If regret ends races early, a GPU draws them in blocks that end at 64 (or the first size of
+    These are drawn step by step on a CPU, where time grows with the rows, and in one batch on a GPU, where 256 rows take
+    as long as 16. If regret ends races early, a GPU draws them in blocks that end at 64 (or the first size of
     the schedule), 128, ..., the first block during the beam search; a CPU draws at once what most of these races need:
     the sizes up to FIRST_DRAWS.
     """
@@ -87,12 +87,11 @@ def live_candidates(
         ahead = doubling(min(max(64, sizes[0]), last), last) if on_gpu else (most_need,)
     sampler = model.sampler(seed=race.seed, ahead=ahead, **settings.options())
     prefetch = getattr(sampler, "prefetch", None) if on_gpu else None  # draws in the background
-    return HypothesisMaker(beam_hypotheses(model, settings), window=race.window, prefetch=prefetch), sampler
 
+    def make(sources: Sequence[str], ids: Sequence[str | int]) -> list[Sequence[str]]:
+        return [found.texts for found in model.beam(sources, **settings.beam_options())]
 
-def beam_hypotheses(model: CandidateModel, settings: Sampling) -> MakeHypotheses:
-    """Hypotheses by beam search, which depends on no id."""
-    return lambda sources, ids: [found.texts for found in model.beam(sources, **settings.beam_options())]
+    return HypothesisMaker(make, window=race.window, prefetch=prefetch), sampler
 
 
 class HypothesisMaker:

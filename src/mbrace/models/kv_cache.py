@@ -109,10 +109,10 @@ class CopiedCache:
 
 
 class IndexedCache:
-    """Keys and values stay where they were stored; a table says which row's they are: (room, capacity).
+    """Keys and values stay where they were stored; a table (room, capacity) says in which row those of each row are.
 
-    A selection changes the table alone. Rows of a beam mostly share their past, which is then read from the nearest
-    memory. At the present time step and later, the table says that every row is its own. `shape` is (heads, size), and
+    A selection changes the table alone. Rows of a beam mostly share their past, which is then read from the CPU's
+    cache. At the present time step and later, the table says that every row is its own. `shape` is (heads, size), and
     `recordable` says whether `attend` can be recorded.
     """
 

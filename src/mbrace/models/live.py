@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,10 +56,6 @@ class LiveModel:
     pad_left = False
     thread_safe = False  # whether two threads may run the model, such as one that draws during beam search on a GPU
     concurrent_beams = 1  # beam searches that may run at the same time
-
-    def __init__(self) -> None:
-        self.encoder_runs = 0  # sources encoded so far
-        self._lock = threading.Lock()
 
     @torch.inference_mode()
     @without_cudnn_attention()  # every batch and every step has a new shape
@@ -144,8 +139,6 @@ class LiveModel:
 
     def encode(self, rows: Sequence[Sequence[int]]) -> search.Memory:
         """The decoder's memory of some sources (encoded) or prompts (read), padded to a multiple of 8 ids."""
-        with self._lock:
-            self.encoder_runs += len(rows)
         width = -(-max(map(len, rows)) // 8) * 8
         fill = [[self.pad] * (width - len(row)) for row in rows]
         pairs = zip(rows, fill, strict=True)

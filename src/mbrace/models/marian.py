@@ -22,14 +22,13 @@ from mbrace.models.search import DecoderState, Memory
 from mbrace.neural.device import has_16_bits
 from mbrace.neural.packed import add_norm
 
-ROWS = 16  # oneDNN multiplies multiples of these: it takes a millisecond to get ready for another number of rows
+ROWS = 16  # rows are padded to a multiple: oneDNN takes a millisecond to prepare for a new number of rows
 
 
 class Weights:
     """A matrix (units, inputs) and a bias.
 
-    On AMD's processors oneDNN multiplies by it: float32 takes half the time of torch's usual MKL, which is made for
-    Intel's.
+    On AMD processors float32 products use oneDNN, which takes half the time of torch's default, Intel's MKL.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:

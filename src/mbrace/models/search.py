@@ -1,8 +1,8 @@
 """What beam search and sampling share: time steps of a decoder's rows, and concurrent searches.
 
-The rows of one source are neighbours, and those in use come first. Mostly there are no others. On a GPU, where a step
-is recorded for a fixed number of rows, some are left over. With kernels (kernels.py) these take little time, unless
-nearly all rows are in use and matrix products are torch's. Only a count is read back, every few steps.
+The rows of one source are neighbours, and rows in use come first. Others exist only on a GPU, where a step is recorded
+for a fixed number of rows: kernels (kernels.py) skip them, except in matrix products by torch. Only the number of rows
+left is read back, every few steps.
 """
 
 from __future__ import annotations

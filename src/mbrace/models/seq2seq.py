@@ -79,7 +79,6 @@ class Seq2Seq(LiveModel):
         return self
 
     def _setup(self, model: Any, codec: Codec, dtype: Any, rows: int | None, forced: int | None) -> None:
-        super().__init__()
         config = model.config
         self.device, self.codec = model.device, codec
         self.dtype = choose_dtype(dtype, self.device)
