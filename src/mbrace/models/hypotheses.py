@@ -72,10 +72,10 @@ def live_candidates(
 ) -> tuple[HypothesisMaker, LiveSampler]:
     """The candidates of translating with a model: hypotheses by beam search, and a sampler of pseudo-references.
 
-    These are drawn step by step on a CPU, where time grows with the rows, and in one batch on a GPU, where 256 rows take
-    as long as 16. If regret ends races early, a GPU draws them in blocks that end at 64 (or the first size of
-    the schedule), 128, ..., the first block during the beam search; a CPU draws at once what most of these races need:
-    the sizes up to FIRST_DRAWS.
+    These are drawn step by step on a CPU, where time grows with the rows, and in one batch on a GPU, where 256 rows
+    take as long as 16. If regret ends races early, a GPU draws them in blocks that end at 64 (or the first size of the
+    schedule), 128, ..., the first block during the beam search; a CPU draws at once what most of these races need: the
+    sizes up to FIRST_DRAWS.
     """
     if is_all(race.schedule):
         raise SettingError("schedule", "all", "a live source has no last pseudo-reference; give the sizes")
