@@ -33,7 +33,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, used: Tensor) -> Tens
 
 
 def attend(
-    new: Tensor, keys: Tensor, values: Tensor, table: Tensor, time: Tensor, used: Tensor | None = None
+    new: Tensor, keys: Tensor, values: Tensor, table: Tensor, time: Tensor | int, used: Tensor | None = None
 ) -> Tensor:
     now, count = int(time), _count(used, len(new))
     q, k, v = new[:count].unbind(1)

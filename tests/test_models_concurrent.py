@@ -164,34 +164,25 @@ def hypotheses(sources: Sequence[str], ids: Sequence[str | int]) -> list[list[st
     return [[f"{source} {letter}" for letter in "abcd"] for source in sources]
 
 
-def test_prefetched_draws_are_those_made_after_the_search(translator: mbrace.Seq2Seq) -> None:
-    found = []
-    for prefetched in (False, True):
-        sampler = translator.sampler(seed=2, ahead=(4, 16))
-        maker = HypothesisMaker(hypotheses, window=3, prefetch=sampler.prefetch if prefetched else None)
-        answers = list(
-            mbrace.decode_corpus(maker.records(PREFETCHED), sampler=sampler, schedule=[2, 4, 8, 16], window=3)
-        )
-        found.append((answers, sampler.drawn))
-    assert found[1] == found[0]
+RECORDS = [Record((), id=name, source=source) for name, source in zip(IDS, PREFETCHED, strict=True)]
 
 
-def test_a_bad_line_does_not_part_groups_from_windows(translator: mbrace.Seq2Seq) -> None:
-    record = [Record((), id=name, source=source) for name, source in zip(IDS, PREFETCHED, strict=True)]
+def test_prefetched_draws_are_those_made_after_the_search_also_next_to_a_bad_line(translator: mbrace.Seq2Seq) -> None:
     bad = Bad(Location("s.txt", 2), None, "not UTF-8")
-    drawn = []
-    for items in (record, [record[0], bad, *record[1:]]):
-        sampler = translator.sampler(seed=2, ahead=8)
-        maker = HypothesisMaker(hypotheses, window=2, prefetch=sampler.prefetch)
+    found = []
+    for items, prefetches in ((RECORDS, False), (RECORDS, True), ([RECORDS[0], bad, *RECORDS[1:]], True)):
+        sampler = translator.sampler(seed=2, ahead=(4, 16))
+        maker = HypothesisMaker(hypotheses, window=2, prefetch=sampler.prefetch if prefetches else None)
         made = (item for item in maker.items(items) if isinstance(item, Record))
-        assert len(list(mbrace.decode_corpus(made, sampler=sampler, schedule=[4, 8], window=2))) == 4
-        drawn.append(sampler.drawn)
-    assert drawn == [32, 32]
+        answers = list(mbrace.decode_corpus(made, sampler=sampler, schedule=[2, 4, 8, 16], window=2))
+        found.append((answers, sampler.drawn))
+    assert len(found[0][0]) == 4
+    assert found[0] == found[1] == found[2]
 
 
 def test_a_window_of_some_of_the_sources_gets_its_own_draws(translator: mbrace.Seq2Seq) -> None:
     wants = [Want(0, 0, 4), Want(1, 0, 9)]
-    records = [Record((), id=name, source=PREFETCHED[name - 1]) for name in (3, 1)]
+    records = [RECORDS[2], RECORDS[0]]
     plain = translator.sampler(seed=2, ahead=4).start(records).draw(wants)
     sampler = translator.sampler(seed=2, ahead=4)
     sampler.prefetch(PREFETCHED, IDS)
@@ -207,9 +198,8 @@ def test_a_window_of_some_of_the_sources_gets_its_own_draws(translator: mbrace.S
 def test_a_source_that_cannot_be_drawn_for_costs_the_others_nothing(translator: mbrace.Seq2Seq) -> None:
     sampler = translator.sampler(seed=2, ahead=4)
     sampler.prefetch([*PREFETCHED, "a " * 5000], [*IDS, 5])
-    records = [Record((), id=name, source=source) for name, source in zip(IDS, PREFETCHED, strict=True)]
     wants = [Want(i, 0, 4) for i in range(4)]
-    assert sampler.start(records).draw(wants) == translator.sampler(seed=2).start(records).draw(wants)
+    assert sampler.start(RECORDS).draw(wants) == translator.sampler(seed=2).start(RECORDS).draw(wants)
     long = translator.sampler(seed=2, ahead=4)
     long.prefetch(["a " * 5000], [5])
     with pytest.raises(UserError, match="split it into sentences"):

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import stand_in_kernels
-import test_models_kv_cache
 import tiny_models
 import torch
 
@@ -52,7 +51,7 @@ class Recording:
 
 def indexed(device: Any, dtype: Any, layers: int, shape: tuple[int, int], *, shared: bool) -> kv_cache.IndexedCache:
     """The past indexed, as on a GPU."""
-    return kv_cache.IndexedCache(dtype, layers, test_models_kv_cache.attend, shape, device, recordable=True)
+    return kv_cache.IndexedCache(dtype, layers, stand_in_kernels.attend, shape, device, recordable=True)
 
 
 @pytest.fixture

@@ -80,12 +80,6 @@ def test_transformers_alone_loads_and_translates_the_same(folder: Path) -> None:
     assert [beam.texts[0] for beam in mbrace.Seq2Seq(folder).beam(sources, k=3)] == theirs
 
 
-def test_our_tokenizing_is_transformers(folder: Path) -> None:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    texts = ["der hund  und die Katze", "haus", "ein unbekanntes Wort: Öl — 水", ""]
-    assert mbrace.Seq2Seq(folder).codec.encode(texts) == [tokenizer(text)["input_ids"] for text in texts]
-
-
 @pytest.fixture
 def crash_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """The state is saved after every step, and the run crashes at the step given, once."""

@@ -109,28 +109,22 @@ class MarianNetwork(torch.nn.Module):
     ) -> MarianNetwork:
         """A network with these weights, in float32, for decoding; `name` is for messages."""
         self = cls(config, generation)
-        state = {key: value.float() for key, value in weights.items()}
-        decoder = state.get("model.decoder.embed_tokens.weight")
-        shared = next((state[key] for key in _EMBEDDINGS if key in state), None)
-        missing, misshapen = list[str](), list[str]()
-        for key, weight in self.state_dict().items():
-            found = state.get(key)
-            if found is None and key == "lm_head.weight":
-                found = decoder
-            if found is None and key in _EMBEDDINGS:
-                found = shared
-            if found is None and key.endswith("embed_positions.weight"):
-                found = sinusoids(*weight.shape)
-            if found is None and key == "final_logits_bias":
-                found = torch.zeros(weight.shape)
-            if found is None or found.shape != weight.shape:
-                (missing if found is None else misshapen).append(key)
-            else:
-                state[key] = found
-        if missing or misshapen:
-            problem = "missing" if missing else "misshapen"
-            raise UserError(f"{name}: {problem} weights ({', '.join([*missing, *misshapen][:3])}); download it again")
-        self.load_state_dict({key: state[key] for key in self.state_dict()}, assign=True)
+        given = {key: value.float() for key, value in weights.items()}
+        shared = next((given[key] for key in _EMBEDDINGS if key in given), None)
+        positions = sinusoids(self.config.max_position_embeddings, self.config.d_model)
+        known = {
+            "final_logits_bias": torch.zeros(1, self.config.decoder_vocab_size),
+            **{f"model.{side}.embed_positions.weight": positions for side in SIDES},
+            **dict.fromkeys(_EMBEDDINGS, shared),
+            "lm_head.weight": given.get("model.decoder.embed_tokens.weight", shared),
+            **given,
+        }
+        wanted = self.state_dict()
+        state = {key: value for key in wanted if (value := known.get(key)) is not None}
+        pretrained.check_weights(
+            state, {key: tuple(weight.shape) for key, weight in wanted.items()}, "", Path(name), finite=False
+        )
+        self.load_state_dict(state, assign=True)
         self.tie()
         return self.eval().requires_grad_(False)
 
