@@ -94,7 +94,7 @@ def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
     [
         ({"model_type": "rembert"}, r"config.json: model_type 'rembert' is not supported as BLEURT"),
         ({"num_attention_heads": 5}, r"num_attention_heads 5: must divide hidden_size 24"),
-        ({"hidden_size": "wide"}, r"hidden_size 'wide': must be a number above 0"),
+        ({"hidden_size": "wide"}, r"hidden_size 'wide': must be a whole number, 1 or more"),
         ({"hidden_act": "os.system"}, r"hidden_act 'os.system': transformers has no activation"),
         ({"vocab_size": 400}, r"spm.model: has 114 tokens, and vocab_size in config.json is 400"),
     ],

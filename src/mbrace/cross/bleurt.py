@@ -240,14 +240,12 @@ def _config(settings: dict[str, Any], file: Path) -> Any:
     if kind != "bleurt":
         message = f"{file}: model_type {kind!r} is not supported as BLEURT; give a checkpoint of bleurt-pytorch"
         raise UserError(message)
-    for name in (*SIZES, "embedding_size"):
-        value = settings.get(name, None if name == "embedding_size" else 1)
-        if not (isinstance(value, int) and value > 0) and (value is not None or name in SIZES):
-            raise UserError(f"{file}: {name} {value!r}: must be a number above 0")
+    pretrained.check_sizes(settings, (*SIZES, "embedding_size"), file.parent)
     transformers, name = pretrained.quiet(), settings.get("hidden_act", "gelu")
     if not isinstance(name, str) or name not in require("transformers.activations", extra="neural").ACT2FN:
         raise UserError(f"{file}: hidden_act {name!r}: transformers has no activation of that name")
-    given = {name: settings[name] for name in (*SIZES, "hidden_act", "layer_norm_eps") if name in settings}
+    known = (*SIZES, "hidden_act", "layer_norm_eps")
+    given = {name: settings[name] for name in known if settings.get(name) is not None}
     config = transformers.BertConfig(**given)
     config._attn_implementation = "sdpa"
     heads, width = config.num_attention_heads, config.hidden_size

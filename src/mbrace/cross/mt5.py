@@ -38,10 +38,7 @@ def read_mt5_config(folder: Path) -> Any:
         raise UserError(f"{path}: model_type {settings.get('model_type')!r}: MetricX-23 and -24 are of type mt5")
     if settings.get("feed_forward_proj", "gated-gelu") != "gated-gelu":
         raise UserError(f"{path}: feed_forward_proj {settings['feed_forward_proj']!r}: mT5's is gated-gelu")
-    for name in SIZES:
-        value = settings.get(name)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise UserError(f"{path}: {name} {value!r}: must be a whole number, 1 or more")
+    pretrained.check_sizes(settings, SIZES, folder)
     with pretrained.reading(path, "MT5Config"):
         config = from_pretrained("MT5Config", folder)
     config.tie_word_embeddings = bool(settings.get("tie_word_embeddings", False))

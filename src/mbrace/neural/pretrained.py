@@ -143,6 +143,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     return settings
 
 
+def check_sizes(settings: Mapping[str, Any], names: Sequence[str], folder: Path) -> None:
+    """Refuse settings of config.json that must be whole numbers above 0 where they are given."""
+    for name in names:
+        value = settings.get(name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise UserError(f"{folder / 'config.json'}: {name} {value!r}: must be a whole number, 1 or more")
+
+
 def read_json(path: Path, kind: type) -> Any:
     """The content of a JSON file, which must be a `kind` (dict or list); None if there is no such file."""
     if not path.is_file():

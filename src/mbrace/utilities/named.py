@@ -337,8 +337,7 @@ def load_function(text: str) -> Utility:
     module, colon, attribute = name.rpartition(":")
     if not (colon and module and attribute):
         raise UserError(f"{UTILITY} {text}: give package.module:function or path/to/file.py:function")
-    is_file = module.endswith(".py") or os.sep in module
-    found: object = _from_file(text, Path(module)) if is_file else _from_module(text, module)
+    found: object = _module(text, module)
     for part in attribute.split("."):
         try:
             found = getattr(found, part)
@@ -356,38 +355,36 @@ def load_function(text: str) -> Utility:
     return Pairwise(found, batch=batch or bool(getattr(found, "batch", False)), name=text)
 
 
-def _from_file(text: str, path: Path) -> types.ModuleType:
-    if not path.is_file():
-        raise UserError(f"{UTILITY} {text}: {path}: no such file; give the path of a Python file")
-    path = path.resolve()
-    # two files may have the same name, and neither may hide an installed module
-    name = f"mbrace_utility_{path.stem}_{crc32(os.fsencode(path)):x}"
-    specification = importlib.util.spec_from_file_location(name, path)
-    if specification is None or specification.loader is None:
-        raise UserError(f"{UTILITY} {text}: {path}: not a Python file; its name must end in .py")
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module
+def _module(text: str, name: str) -> types.ModuleType:
+    """The module of a name, or in a file."""
+    is_file = name.endswith(".py") or os.sep in name
+    path = Path(name).resolve() if is_file else Path.cwd() / name
+    if is_file and (not path.is_file() or path.suffix != ".py"):
+        raise UserError(f"{UTILITY} {text}: {name}: no such file; give the path of a Python file, which ends in .py")
     try:
         with _searched_first(path.parent):
-            specification.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise UserError(f"{UTILITY} {text}: importing {path} failed: {type(error).__name__}: {error}") from error
-    return module
-
-
-def _from_module(text: str, name: str) -> types.ModuleType:
-    try:
-        with _searched_first(Path.cwd()):
-            return importlib.import_module(name)
+            return _executed(path) if is_file else importlib.import_module(name)
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing is not None and f"{name}.".startswith(f"{missing}."):  # the module itself, or its package
+        if not is_file and missing is not None and f"{name}.".startswith(f"{missing}."):  # itself, or its package
             raise UserError(
                 f"{UTILITY} {text}: there is no module {missing}; "
                 "install it, run from the folder it is in, or give the path of its file"
             ) from error
         raise UserError(f"{UTILITY} {text}: importing {name} failed: {type(error).__name__}: {error}") from error
+
+
+def _executed(path: Path) -> types.ModuleType:
+    """The module in a file. Two files may have the same name, and neither may hide an installed module."""
+    name = f"mbrace_utility_{path.stem}_{crc32(os.fsencode(path)):x}"
+    specification: Any = importlib.util.spec_from_file_location(name, path)
+    module = sys.modules[name] = importlib.util.module_from_spec(specification)
+    try:
+        specification.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
 
 
 @contextmanager

@@ -241,20 +241,16 @@ class _StoredSentence:
         self._name, self._sentence, self._table = name, sentence, table
         self._utilities = np.asarray(table.utilities)
         self._rows = np.empty(0, dtype=np.int64)  # the row of each of the sentence's hypotheses so far
-        self._count = 0  # hypotheses looked up so far
-        self._in_order = False  # whether the sentence's hypotheses are exactly the rows, in order
 
     def score(self, ask: Ask) -> NDArray[np.floating]:
-        self._look_up_rows()
+        new: Iterable[str] = self._sentence.hypotheses[len(self._rows) :]  # may have joined since the last call
+        self._rows = np.append(self._rows, [self._table.rows.get(text, -1) for text in new]).astype(np.int64)
         rows = self._rows[ask.hypotheses]
         columns = [self._table.columns.get(text, -1) for text in ask.references]
         if (len(rows) and rows.min() < 0) or (columns and min(columns) < 0):
             raise self._unknown(ask, rows, columns)
-        values: NDArray[np.floating]
-        if self._in_order and len(rows) == len(self._utilities):
-            values = self._utilities[:, columns]
-        else:  # faster than indexing rows and columns in one step
-            values = self._utilities[rows].take(columns, axis=1)
+        # faster than indexing rows and columns in one step
+        values: NDArray[np.floating] = self._utilities[rows].take(columns, axis=1)
         # a sum is faster than checking each value, and is NaN if one of them is
         if np.isnan(values.sum()) and (missing := np.isnan(values)).any():
             row, column = np.argwhere(missing)[0].tolist()
@@ -264,15 +260,6 @@ class _StoredSentence:
                 "the hypothesis had been pruned; save the utilities of a race without pruning to have every pair"
             )
         return values
-
-    def _look_up_rows(self) -> None:
-        """Look up the rows of hypotheses that were added since the last call."""
-        texts = self._sentence.hypotheses
-        if self._count < len(texts):
-            new: Iterable[str] = texts[self._count :]
-            self._rows = np.append(self._rows, [self._table.rows.get(text, -1) for text in new]).astype(np.int64)
-            self._count = len(texts)
-            self._in_order = np.array_equal(self._rows, np.arange(len(self._utilities)))
 
     def _unknown(self, ask: Ask, rows: NDArray[np.int64], columns: Sequence[int]) -> RecordError:
         """The error for a string that is not in the table."""
