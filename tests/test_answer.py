@@ -295,8 +295,11 @@ def test_the_budget_is_checked_before_each_request_and_never_exceeded(model: Mod
     assert len(rows_of(out)) == 40
 
 
-def test_the_requests_that_find_out_what_a_server_does_are_in_the_budget(model: Model) -> None:
+def test_the_requests_that_find_out_what_a_server_does_are_in_the_budget_and_said(
+    model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     answer = model.answer
+    (tmp_path / "p.txt").write_text("one\n")
 
     def with_usage(request: Any, body: dict[str, Any]) -> None:
         if PROBE not in str(body["messages"]):
@@ -310,6 +313,8 @@ def test_the_requests_that_find_out_what_a_server_does_are_in_the_budget(model: 
     made = server(model, max_cost_tokens=100_000)
     made.abilities()
     assert made.budget.spent == sum(10 + 8 * body["n"] for body in model.probes) > 0
+    assert main(["answer", f"{tmp_path}/p.txt", "-o", f"{tmp_path}/a", *flags(model)]) == 0
+    assert f"{made.budget.spent} tokens more went to finding out what the server does" in capsys.readouterr().err
 
 
 def test_the_bound_and_the_cost_are_said(model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

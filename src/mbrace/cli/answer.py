@@ -72,10 +72,12 @@ def run(args: argparse.Namespace) -> int:
     if not (args.resume or args.force):
         OutputFiles(args.output).refuse_existing()
     say(bound(job, None if args.prompts == "-" else count_lines(args.prompts)))
-    summary = run_with_output(job, items, args)
+    summary = cast("AnswerSummary", run_with_output(job, items, args))
     status = report_run(summary, args)
-    if why := sorted(cast("AnswerSummary", summary).stopped.items(), key=lambda pair: -pair[1]):
+    if why := sorted(summary.stopped.items(), key=lambda pair: -pair[1]):
         say("stopped: " + ", ".join(f"{reason} ({counted(count, 'prompt')})" for reason, count in why))
+    if summary.probe_tokens:
+        say(f"{counted(summary.probe_tokens, 'token')} more went to finding out what the server does")
     return status
 
 

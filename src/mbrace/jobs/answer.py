@@ -161,8 +161,9 @@ def _prompt_from(fields: Any, location: Location, default_id: str | int) -> Prom
 
 @dataclass
 class AnswerSummary(Summary):
-    """What a run of answers did, and why its races stopped."""
+    """What a run of answers did, why its races stopped, and the tokens that finding out what the server does took."""
 
+    probe_tokens: int = 0
     stopped: dict[str, int] = field(default_factory=dict)
 
 
@@ -229,6 +230,7 @@ class AnswerWorker:
         spent |= {name: getattr(decoded, name) for name in ("utility_calls", "pairs_scored", "strings")}
         for name, count in spent.items():
             setattr(summary, name, getattr(summary, name) + count)
+        summary.probe_tokens = 0 if self._server is None else self._server.probe_tokens
         summary.truncated = truncated_texts(self.utility)
         for name, count in asdict(utility_cost(self.utility)).items():
             setattr(summary, name, count)

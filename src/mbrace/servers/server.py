@@ -104,6 +104,7 @@ class Server:
         self._probing = threading.Lock()
         self._abilities: Abilities | None = None
         self._has_sampled = False
+        self.probe_tokens = 0  # in and out, to find out what the server does
         self.budget = Budget(max_cost_tokens)
         self.drawn = 0  # pseudo-references received so far (the draws of stream "draw")
         self.cut = self.blank = 0  # outputs so far that were no candidates
@@ -127,6 +128,7 @@ class Server:
         try:
             return await probe.run()
         finally:
+            self.probe_tokens = probe.tokens
             self.budget.settle(0, probe.tokens)
 
     def candidates(
