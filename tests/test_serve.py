@@ -272,7 +272,10 @@ def test_upstream_errors_keep_their_status(served: Served, reply: str | None, st
     assert words in found.json()["error"]["message"]
 
 
-def test_a_client_that_goes_away_cancels_its_upstream_requests(served: Served) -> None:
+@pytest.mark.parametrize(
+    ("path", "stream"), [("/v1/chat/completions", False), ("/v1/chat/completions", True), ("/race", False)]
+)
+def test_a_client_that_goes_away_cancels_its_upstream_requests(served: Served, path: str, stream: bool) -> None:
     waiting, release = threading.Event(), threading.Event()
 
     def plan(number: int) -> None:
@@ -281,7 +284,7 @@ def test_a_client_that_goes_away_cancels_its_upstream_requests(served: Served) -
 
     served.model.plan, served.model.texts = plan, lambda prompt: SPREAD
     leaving = http.client.HTTPConnection(served.url.removeprefix("http://"))
-    leaving.request("POST", "/v1/chat/completions", json.dumps({"messages": QUESTION}))
+    leaving.request("POST", path, json.dumps({"messages": QUESTION, "stream": stream}))
     assert waiting.wait(120)
     leaving.close()
     until(lambda: not served.engine.metrics.open)
