@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # the same names as `_NAMES` below, for type checkers and edi
         SettingError as SettingError,
         UserError as UserError,
     )
-    from mbrace.jobs.answer import answer_file as answer_file
     from mbrace.jobs.decode import decode_file as decode_file, rerank_file as rerank_file
     from mbrace.jobs.export import export_file as export_file
     from mbrace.jobs.generate import generate_file as generate_file
@@ -71,7 +70,6 @@ _NAMES = {
     "mbrace.cross.metricx": "MetricX",
     "mbrace.cross.xcomet": "XCOMET",
     "mbrace.errors": "RecordError ServiceError SettingError UserError",
-    "mbrace.jobs.answer": "answer_file",
     "mbrace.jobs.decode": "decode_file rerank_file",
     "mbrace.jobs.export": "export_file",
     "mbrace.jobs.generate": "generate_file",

@@ -1,8 +1,7 @@
-"""Answering files of prompts: `AnswerJob`, its worker, and `answer_file` for a caller in Python."""
+"""Answering files of prompts: `AnswerJob` and its worker."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,14 +11,12 @@ from mbrace.answers import Answer, Answering, Prompt, answers, prompt_of
 from mbrace.errors import RESUME, Parameter, RecordError, ServiceError, SettingError, UserError, check_whole, counted
 from mbrace.io.candidates import Bad, Item, Row
 from mbrace.io.reading import decode_line, json_line, parse_json
-from mbrace.jobs.decode import AnyUtility, describe_utility, load_utility
-from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, RunOptions, Summary, answer_items, items_of, run_job
+from mbrace.jobs.decode import UtilitySettings
+from mbrace.jobs.run import Outcome, Summary, answer_items
 from mbrace.jobs.translate import describe_model, load_model
-from mbrace.metrics.exact_match import ExactMatch
 from mbrace.records import Location, Record, record_from
 from mbrace.sampler import Sampler
-from mbrace.setting_fields import settings_from, split
-from mbrace.settings import LOCAL, ModelSettings, Sampling
+from mbrace.settings import ModelSettings, Sampling
 from mbrace.utility import Utility, as_utility, truncated_texts, utility_cost
 from mbrace.windows import OnError
 
@@ -33,41 +30,12 @@ NOT_FOR_ANSWERS = (  # settings of translators and of beam search
 )
 
 
-def answer_file(
-    prompts: str | os.PathLike[str],
-    output: str | os.PathLike[str],
-    *,
-    model: ModelSettings | Sampler | None = None,
-    utility: AnyUtility = "chrf++",
-    save_draws: str | None = None,
-    max_cost_tokens: int | None = None,
-    threads: int = 0,
-    resume: bool = False,
-    force: bool = False,
-    on_error: ErrorPolicy = "stop",
-    progress: Progress = False,
-    **settings: Any,
-) -> Summary:
-    """Answer a file of prompts, as `mbrace answer` does, with any model and utility.
-
-    `prompts` has one prompt per line, or ends in .jsonl with a `prompt` or `messages` per line. `model` is a `Server`,
-    or settings of one; None is SmolLM2 in this process. `settings` are fields of `mbrace.answers.Answering` and, unless
-    the model is a `Server`, of `Sampling`. The rest is as for `decode_file`.
-    """
-    of_answers, of_sampling = split(settings, Answering, Sampling)
-    made, sampling = settings_from(Answering, None, of_answers), settings_from(Sampling, None, of_sampling)
-    source = ModelSettings(server=LOCAL, prompt=PROMPT) if model is None else model
-    job = AnswerJob(source, utility, made, sampling, save_draws, max_cost_tokens)
-    how = RunOptions(threads, resume, force, on_error)
-    return run_job(job, items_of(job, prompts, output), output, how, progress=progress)
-
-
 @dataclass(frozen=True)
 class AnswerJob:
     """Consensus answers to prompts."""
 
-    model: ModelSettings | Sampler
-    utility: AnyUtility
+    model: ModelSettings
+    utility: UtilitySettings
     settings: Answering
     candidates: Sampling
     save_draws: str | None = None
@@ -80,13 +48,11 @@ class AnswerJob:
         if self.max_cost_tokens is not None:
             check_whole("max_cost_tokens", self.max_cost_tokens, least=1)
         check_answering(self.model, self.candidates)
-        served = not isinstance(self.model, ModelSettings) or self.model.server is not None
-        for name in ("save_draws", "max_cost_tokens"):
-            if getattr(self, name) is not None and not (isinstance(self.model, ModelSettings) and served):
+        of_server = {"save_draws": self.save_draws, "max_cost_tokens": self.max_cost_tokens}
+        for name, value in (of_server | {"logprobs": self.settings.logprobs or None}).items():
+            if value is not None and self.model.server is None:
                 raise SettingError(name, ..., f"only valid with {Parameter('server')}")
-        if self.settings.logprobs and not served:
-            raise SettingError("logprobs", ..., f"only valid with {Parameter('server')}")
-        votes = "exact" in (self.utility, getattr(self.utility, "name", None)) or isinstance(self.utility, ExactMatch)
+        votes = self.utility.name == "exact"
         unused = "regret" if votes and not self.settings.logprobs else "" if votes else "confidence"
         if unused in self.settings.chosen():
             other = Parameter("confidence") if votes else Parameter("regret")
@@ -95,17 +61,16 @@ class AnswerJob:
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
-        model = describe_model(self.model, self.candidates) | self.candidates.describe()  # type: ignore[arg-type]
+        model = describe_model(self.model, self.candidates) | self.candidates.describe()
         model = {name: value for name, value in model.items() if name not in NOT_FOR_ANSWERS}
-        return {"command": "answer", **model, **describe_utility(self.utility), **self.settings.describe()}
+        return {"command": "answer", **model, **self.utility.describe(), **self.settings.describe()}
 
     def start(self, threads: int) -> AnswerWorker:
         """Load the utility and the model."""
-        utility, source = as_utility(load_utility(self.utility, threads)), self.model
-        if isinstance(source, ModelSettings):
-            of_server = {"save_draws": self.save_draws, "max_cost_tokens": self.max_cost_tokens}
-            source = load_source(source, threads, self.candidates, self.settings, **of_server)
-        return AnswerWorker(self, utility, source)
+        utility = as_utility(self.utility.load(threads))
+        of_server = {"save_draws": self.save_draws, "max_cost_tokens": self.max_cost_tokens}
+        source = load_source(self.model, threads, self.candidates, self.settings, **of_server)
+        return AnswerWorker(self, utility, source, None if self.model.server is None else cast("Server", source))
 
     def item(self, row: Row, file: str, number: int, prefix: str) -> Item:
         """A prompt: a line of text, or of JSON with `prompt` or `messages`."""
@@ -119,13 +84,13 @@ class AnswerJob:
             return Bad(location, None, error.reason)
 
 
-def check_answering(model: object, candidates: Sampling) -> None:
+def check_answering(model: ModelSettings, candidates: Sampling) -> None:
     """Refuse a model and sampling that have no consensus to find."""
     if candidates.temperature == 0:
         raise SettingError(
             "temperature", 0, "all draws would be the same text, which agrees with itself; give 0.7, say"
         )
-    if isinstance(model, ModelSettings) and model.beam_search:
+    if model.beam_search:
         raise SettingError("beam_search", ..., "not for answers, which are drawn", group="server")
 
 
@@ -174,17 +139,12 @@ class AnswerWorker:
     job: AnswerJob
     utility: Utility
     source: Sampler
+    server: Server | None  # that source, where it is one
     summary: AnswerSummary = field(default_factory=AnswerSummary)
 
     def interrupt(self) -> None:
-        if self._server is not None:
-            self._server.interrupt()
-
-    @property
-    def _server(self) -> Server | None:
-        from mbrace.servers.server import Server
-
-        return self.source if isinstance(self.source, Server) else None
+        if self.server is not None:
+            self.server.interrupt()
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
         return answer_items(items, self._answers, self._line, skip=skip, text=False)
@@ -199,7 +159,7 @@ class AnswerWorker:
         """The same, but a prompt that the budget left without any draw ends the run."""
 
         def pass_on(record: Record, error: Exception) -> None:
-            server = self._server
+            server = self.server
             if server is not None and server.budget.is_spent:
                 limit, spent = Parameter("max_cost_tokens", server.budget.tokens), f"{server.budget.spent:,} tokens"
                 raise ServiceError(
@@ -230,7 +190,7 @@ class AnswerWorker:
         spent |= {name: getattr(decoded, name) for name in ("utility_calls", "pairs_scored", "strings")}
         for name, count in spent.items():
             setattr(summary, name, getattr(summary, name) + count)
-        summary.probe_tokens = 0 if self._server is None else self._server.probe_tokens
+        summary.probe_tokens = 0 if self.server is None else self.server.probe_tokens
         summary.truncated = truncated_texts(self.utility)
         for name, count in asdict(utility_cost(self.utility)).items():
             setattr(summary, name, count)
@@ -238,7 +198,7 @@ class AnswerWorker:
 
 def bound(job: AnswerJob, prompts: int | None) -> str:
     """The most that a run may cost, for a person, before it starts."""
-    n, tokens = job.settings.n, job.model.max_tokens if isinstance(job.model, ModelSettings) else 0
+    n, tokens = job.settings.n, job.model.max_tokens
     each = f"at most {counted(n, 'draw')} of {counted(tokens, 'token')} per prompt"
     if prompts is not None:
         each += (
