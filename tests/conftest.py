@@ -111,7 +111,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, demo_rows: list[dict[str, 
     options = ["-o", str(home / "out"), "--trials", "2", "--workers", "1"]
     assert main(["experiment", *files, *options, "--no-report"]) == 0
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(studies, "LEAST", 4)
+        patched.setattr(studies, "MIN_SENTENCES", 4)
         assert main(["experiment", files[2], *options, "--utility", "chrf"]) == 0
     return home
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mbrace.cli import main
-from mbrace.experiments.trials import MEASURES, SHOWN, Outcomes, Setting
+from mbrace.experiments.trials import ALPHA_SETTINGS, MEASURES, Outcomes, Setting
 
 SCHEDULE = (4, 8, 16)
 
@@ -51,7 +51,7 @@ def outcomes_of(
     """Outcomes in which every measure has one value, until a test says otherwise."""
     shape = (len(settings), sentences, trials)
     measures: dict[str, Any] = {name: np.full(shape, value) for name in MEASURES}
-    left = np.ones((len(SHOWN), *shape[1:], 5), np.int16)
+    left = np.ones((len(ALPHA_SETTINGS), *shape[1:], 5), np.int16)
     known: dict[str, Any] = {"name": "xx-en", "label": "chrF++", "split": "valid", "schedule": [16, 32, 64, 128, 256]}
     known |= {"sentences": sentences, "file": "xx-en.valid.jsonl", "digest": "d", "references": True}
     known |= {"options": "", "kind": "string"}

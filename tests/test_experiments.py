@@ -17,10 +17,10 @@ import mbrace
 from mbrace.experiments import claims, figures, report, studies
 from mbrace.experiments.tables import CandidateFile, Table, tables
 from mbrace.experiments.trials import (
+    ALPHA_SETTINGS,
     ALPHAS,
     BETAS,
     MEASURES,
-    SHOWN,
     TRADEOFF,
     Outcomes,
     Setting,
@@ -30,7 +30,7 @@ from mbrace.experiments.trials import (
 )
 from mbrace.records import key
 
-SETTINGS = (Setting("beta", 0.0), Setting("beta", 0.35), Setting("alpha", 0.8, (3, 12)), *SHOWN)
+SETTINGS = (Setting("beta", 0.0), Setting("beta", 0.35), Setting("alpha", 0.8, (3, 12)), *ALPHA_SETTINGS)
 
 
 SIZES = (4, 6, 16)
@@ -115,8 +115,8 @@ def test_trials_are_the_naive_transcription(random_tables: Any) -> None:
             }
             for name, value in expected.items():
                 assert found.measures[name][place, sentence, trial] == pytest.approx(value, abs=1e-6), (name, setting)
-            if setting in SHOWN:
-                assert found.survivors[SHOWN.index(setting), sentence, trial, -1] == len(alive)
+            if setting in ALPHA_SETTINGS:
+                assert found.survivors[ALPHA_SETTINGS.index(setting), sentence, trial, -1] == len(alive)
         winners = [h for h in table.hypotheses if full[h] >= best - 1e-9]
         for (at, size), (column, alpha) in itertools.product(enumerate(SIZES), enumerate(ALPHAS)):
             kept = naive_keep(u, list(table.hypotheses), drawn[:size], Setting("alpha", alpha), seed)

@@ -15,13 +15,13 @@ from mbrace.cli.score import print_recommended
 from mbrace.experiments.claims import claims, margins, table_rows
 from mbrace.experiments.report import recommendation_cells, systems_table
 from mbrace.experiments.significance import equivalence, ratio_interval
-from mbrace.experiments.studies import DEFAULT, recommended, schedule_settings
+from mbrace.experiments.studies import recommended, schedule_settings
 from mbrace.experiments.tables import CandidateFile, other_scores, tables
 from mbrace.experiments.trials import (
     RACING,
     REGRET,
+    REGRET_SETTINGS,
     STANDARD,
-    STOPPING,
     TRADEOFF,
     Outcomes,
     Setting,
@@ -204,7 +204,7 @@ HARD = Setting("alpha", 0.8)
 
 def outcomes(sentences: int = 50) -> Outcomes:
     """Every race costs 2,000 calls, standard MBR 10,000; nothing is lost."""
-    found = outcomes_of((*TRADEOFF, *schedule_settings(256), *STOPPING), sentences)
+    found = outcomes_of((*TRADEOFF, *schedule_settings(256), *REGRET_SETTINGS), sentences)
     found.measures["score"][:] = SCORES[:sentences, None]
     found.measures["utility_calls"][:] = 2_000
     change(found, STANDARD, utility_calls=10_000)
@@ -276,7 +276,7 @@ def test_standard_mbr_is_recommended_where_every_race_loses() -> None:
 
 def test_the_saving_has_the_interval_of_a_ratio_of_means_over_sentences() -> None:
     found = outcomes()
-    change(found, DEFAULT, utility_calls=[1_000, 3_000] * 25)
+    change(found, RACING, utility_calls=[1_000, 3_000] * 25)
     row = row_of(found, "default")
     assert row["saves"] == 5
     # by the delta method: the mean of 50 draws of 1,000 or 3,000 has a standard deviation of 1,000 / sqrt(50) = 141

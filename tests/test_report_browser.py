@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import json
 import re
@@ -13,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from accessibility import WIDTHS, serious_findings
-
-from mbrace.cli import main
+from experiment_files import cut, rows_of, run, write_candidates
 
 pytestmark = pytest.mark.browser
 Open = Callable[..., Any]
+EMPTY = "parts => parts.filter(part => part.innerText.trim().split('\\n').length < 2).map(part => part.id)"
 
 
 @pytest.fixture
@@ -52,6 +51,8 @@ def picture(page: Any, name: str) -> str:
 
 def test_controls_change_the_pictures_and_each_other(opened: Open) -> None:
     page = opened()
+    drawn = page.locator("figure.chart:visible")
+    assert [drawn.nth(n).locator("svg .marker").count() > 3 for n in range(drawn.count())] == [True] * 4
 
     def changes(name: str, control: str, value: str) -> None:
         before = picture(page, name)
@@ -70,13 +71,6 @@ def test_controls_change_the_pictures_and_each_other(opened: Open) -> None:
         "yy-en.jsonl (the only file), chrF, 3 sentences"
     )
     assert page.inner_text("#recommended h2:visible") == "On your file yy-en.jsonl"
-
-
-def test_no_chart_is_empty(opened: Open) -> None:
-    drawn = opened().locator("figure.chart:visible")
-    assert drawn.count() == 4
-    for number in range(drawn.count()):
-        assert drawn.nth(number).locator("svg .marker").count() > 3
 
 
 def test_the_answer_is_told_at_the_end_of_a_race_and_not_before(opened: Open) -> None:
@@ -112,13 +106,10 @@ def test_an_address_opens_a_race_at_its_step_and_follows_what_is_chosen(opened: 
     assert set(re.split("[#&]", page.url)[1:]) == {"pair=yy-en", "utility=chrF", "alpha=0.8", "sentence=1"}
     again = opened("#" + page.url.split("#")[1])
     assert [again.input_value(f"#{name}") for name in ("pair", "sentence", "alpha")] == ["yy-en", "1", "0.8"]
-
-
-def test_a_race_plays_by_itself_when_the_address_asks(opened: Open) -> None:
-    page = opened("#sentence=1&alpha=0.99&play=1")
-    assert page.inner_text("#play") == "Pause"
-    page.wait_for_selector("#verdict:visible")
-    assert page.inner_text("#play") == "Play"
+    playing = opened("#sentence=1&alpha=0.99&play=1")
+    assert playing.inner_text("#play") == "Pause"
+    playing.wait_for_selector("#verdict:visible")
+    assert playing.inner_text("#play") == "Play"
 
 
 def test_contents_lead_to_every_section_and_open_what_is_folded(opened: Open) -> None:
@@ -126,8 +117,7 @@ def test_contents_lead_to_every_section_and_open_what_is_folded(opened: Open) ->
     links = page.locator("#contents a").evaluate_all("links => links.map(link => link.getAttribute('href').slice(1))")
     assert links == page.locator("main > section").evaluate_all("parts => parts.map(part => part.id)")
     assert links[:2] == ["recommended", "viewer"]
-    empty = "parts => parts.filter(part => part.innerText.trim().split('\\n').length < 2).map(part => part.id)"
-    assert page.locator("main > section").evaluate_all(empty) == []
+    assert page.locator("main > section").evaluate_all(EMPTY) == []
     assert page.locator("#paper .claims").is_hidden()
     page.click("#contents a[href='#paper']")
     page.wait_for_selector("#paper .claims:visible")
@@ -176,8 +166,8 @@ def test_the_numbers_of_a_chart_are_a_table(opened: Open, results: Path) -> None
     page.click("[data-chart=survivors] summary")
     page.locator("[data-chart=survivors] tbody tr").first.wait_for()  # rows are made after the click
     shown = page.locator("[data-chart=survivors] tbody tr").all_inner_texts()
-    with open(results / "out" / "survivors.csv", encoding="utf-8") as file:
-        own = [row for row in csv.DictReader(file) if (row["pair"], row["utility"]) == ("xx-en", "chrF++")]
+    rows = rows_of(results / "out" / "survivors.csv")
+    own = [row for row in rows if (row["pair"], row["utility"]) == ("xx-en", "chrF++")]
     numbers = [[float(number) for number in re.findall(r"[\d.]+", line)] for line in shown]
     wanted = [[float(row[name]) for name in ("alpha", "pseudo_references", "mean", "q25", "q75")] for row in own]
     np.testing.assert_allclose(numbers, wanted, rtol=0, atol=0.0501)  # shown with one digit
@@ -188,6 +178,7 @@ def test_the_numbers_of_a_chart_are_a_table(opened: Open, results: Path) -> None
 def test_axe_finds_nothing_serious(opened: Open, width: str, scheme: str) -> None:
     page = opened("#sentence=1&alpha=0.9&step=99", width=WIDTHS[width], scheme=scheme)
     page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    page.evaluate("document.querySelector('#utility').add(new Option('a utility with a long name'))")
     assert page.evaluate("document.documentElement.scrollWidth") <= WIDTHS[width]  # nothing sticks out
     cut = "parts => parts.filter(part => part.scrollWidth > part.clientWidth).map(part => part.textContent)"
     assert page.locator(".caption:visible, h2:visible, h3:visible").evaluate_all(cut) == []
@@ -206,16 +197,13 @@ def test_axe_would_find_a_control_without_a_name(opened: Open) -> None:
 def test_one_file_without_references_has_no_empty_part(
     opened: Open, demo_rows: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    names = ("hypotheses", "pseudo_references")
-    rows = [{name: row[name][:20] for name in names} | {"id": row["id"]} for row in demo_rows[:3]]
-    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    options = ["-o", str(tmp_path / "out"), "--trials", "1", "--workers", "1"]
-    assert main(["experiment", str(tmp_path / "mine.jsonl"), *options]) == 0
+    names = ("id", "hypotheses", "pseudo_references")
+    rows = [{name: row[name] for name in names} for row in cut(demo_rows[:3], 20, 20)]
+    run(tmp_path / "out", write_candidates(tmp_path / "mine.jsonl", rows), trials=1)
     page = opened(file=tmp_path / "out" / "report.html")
     assert page.inner_text("h1") == "Settings for mine"
     assert page.locator("#controls select:visible").count() == 0  # one file and one utility are no choice
     assert page.locator("#source, #reference").evaluate_all("parts => parts.every(part => part.hidden)")
     assert page.locator("#measure option").all_inner_texts() == ["exact accuracy", "reciprocal rank"]
-    empty = "parts => parts.filter(part => part.innerText.trim().split('\\n').length < 2).map(part => part.id)"
-    assert page.locator("main > section").evaluate_all(empty) == []
+    assert page.locator("main > section").evaluate_all(EMPTY) == []
     assert serious_findings(page) == []

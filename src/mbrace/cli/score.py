@@ -316,7 +316,7 @@ def _run_runtimes(args: argparse.Namespace, out: Path) -> None:
 def print_recommended(rows: list[dict[str, Any]]) -> None:
     """The default and the recommended race for each file: how many calls they save, and the command."""
     from mbrace.experiments.report import recommendation_cells
-    from mbrace.experiments.studies import LEAST
+    from mbrace.experiments.studies import MIN_SENTENCES
 
     for row in (row for row in rows if row["kind"] != "standard"):
         cells = recommendation_cells(row)
@@ -325,8 +325,8 @@ def print_recommended(rows: list[dict[str, Any]]) -> None:
         show(f"  {row['kind']:<12}{cells['saves']} fewer utility calls than standard MBR")
         if row["kind"] == "recommended":
             show(f"  {cells['command']}")  # in one line, so that it can be copied
-        elif row["sentences"] < LEAST:
-            show(f"  Nothing is recommended from so few sentences: give at least {LEAST}.")
+        elif row["sentences"] < MIN_SENTENCES:
+            show(f"  Nothing is recommended from so few sentences: give at least {MIN_SENTENCES}.")
     show()
 
 

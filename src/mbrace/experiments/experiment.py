@@ -32,7 +32,7 @@ from mbrace.experiments.tables import (
     slug,
     tables,
 )
-from mbrace.experiments.trials import SIZES, STOPPING, TRADEOFF, Outcomes, Setting, run_trials, table_settings
+from mbrace.experiments.trials import REGRET_SETTINGS, SIZES, TRADEOFF, Outcomes, Setting, run_trials, table_settings
 from mbrace.io.atomic import make_folder
 from mbrace.io.resume import refuse_other_settings
 from mbrace.metrics.bleu import BLEU
@@ -141,7 +141,7 @@ def schedule_for(schedule: Sequence[int], records: Sequence[Record]) -> tuple[in
 def settings_for(schedule: Sequence[int], kind: Kind, *, for_figures: bool) -> tuple[Setting, ...]:
     """The settings raced on a file: those of the test table, for the figures also those of all studies."""
     own = table_settings(schedule, kind)
-    studied = (*TRADEOFF, *studies.schedule_settings(schedule[-1]), *STOPPING) if for_figures else ()
+    studied = (*TRADEOFF, *studies.schedule_settings(schedule[-1]), *REGRET_SETTINGS) if for_figures else ()
     return tuple(dict.fromkeys((*studied, *own)))
 
 

@@ -45,7 +45,7 @@ def record_sentence(
         [answer] = decode_corpus([drawn], utility=replay, race=race, watch=recorder)
         assert answer.index is not None
         races[f"{alpha:g}"] = {
-            "steps": [_shown(step) for step in recorder.steps],
+            "steps": [_viewer_step(step) for step in recorder.steps],
             "answer": answer.index,
             "utility_calls": answer.utility_calls,
             "rank": round(1 / measure(table, answer.index)["rr"]),
@@ -59,7 +59,7 @@ def record_sentence(
     }
 
 
-def _shown(step: RecordedStep) -> dict[str, Any]:
+def _viewer_step(step: RecordedStep) -> dict[str, Any]:
     """A step as the race viewer reads it: numbers rounded to what can be seen."""
     assert step.win_rates is not None
     return {

@@ -1,7 +1,8 @@
 """report.html, one page with recommendations, recorded races and charts that needs no network; and RESULTS.md.
 
-Both show the same tables (`Shown`). Charts are data (`figures.py`) that `page/charts.js` draws; `page/viewer.js` steps
-through recorded races, `page/report.js` follows the page's controls and its address. RESULTS.md is page/results.md.
+Both show the same tables (`PageTable`). Charts are data (`figures.py`) that `page/charts.js` draws; `page/viewer.js`
+steps through recorded races, `page/report.js` follows the page's controls and its address. The words of RESULTS.md are
+those of page/results.md.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 from mbrace.errors import counted, require
 from mbrace.experiments.claims import TABLE_2
 from mbrace.experiments.figures import MEASURES, SPLITS, charts, describe
-from mbrace.experiments.studies import CHANGES, LEAST, RULE, Row, grouped
+from mbrace.experiments.studies import CHANGES, MIN_SENTENCES, RULE, Row, grouped
 from mbrace.experiments.tables import exhausted_note, slug
 from mbrace.experiments.trials import SCORE_BY
 
@@ -97,8 +98,8 @@ def context(about: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Row]
         "files": list({one["file"]: one for one in about}.values()),
         "pairs": pairs,
         "utilities": utilities,
-        "leads": leads(rows["recommended"]),
-        "least": LEAST,
+        "cards": cards(rows["recommended"]),
+        "min_sentences": MIN_SENTENCES,
         "measures": {name: what for name, what in CHANGES.items() if any(name in row for row in rows["recommended"])},
         "rule": RULE,
         "scored": any("score" in row for row in rows["tradeoff"]),
@@ -201,18 +202,18 @@ def measure_name(measure: str, utility: str) -> str:
 # The recommended race
 
 
-def leads(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def cards(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """For each file and utility: the cells of standard MBR, of the default race and of the recommended one."""
     found = []
     for (pair, utility), own in grouped(rows, "pair", "utility").items():
         by_kind = {row["kind"]: row for row in own}
-        lead = {"pair": pair, "utility": utility, "described": describe(utility), "race": None}
-        lead |= {name: own[0][name] for name in ("file", "sentences")}
+        card = {"pair": pair, "utility": utility, "described": describe(utility), "race": None}
+        card |= {name: own[0][name] for name in ("file", "sentences")}
         best = by_kind.get("recommended")
         if best is not None and best["alpha"] is not None:
             race = {name: f"{best[name]:g}" for name in ("alpha", "regret")}
-            lead["race"] = race | {"schedule": best["schedule"].replace(" ", ", ")}
-        found.append(lead | {kind: recommendation_cells(row) for kind, row in by_kind.items()})
+            card["race"] = race | {"schedule": best["schedule"].replace(" ", ", ")}
+        found.append(card | {kind: recommendation_cells(row) for kind, row in by_kind.items()})
     return found
 
 
@@ -238,7 +239,7 @@ def recommendation_cells(row: Row) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Shown:
+class PageTable:
     """A table of one pair and utility. A row has a name and cells; a cell has a number, then lines about it."""
 
     pair: str
@@ -257,7 +258,7 @@ class Shown:
         return table(self.headings, lines)
 
 
-def alpha_against_beta(rows: Sequence[Row], files: Mapping[tuple[str, str, str], str]) -> list[Shown]:
+def alpha_against_beta(rows: Sequence[Row], files: Mapping[tuple[str, str, str], str]) -> list[PageTable]:
     """For each pair and utility: a line per measure, a cell per alpha with the difference and its interval."""
     shown = []
     for (pair, utility, split), own in grouped(rows, "pair", "utility", "split").items():
@@ -270,11 +271,11 @@ def alpha_against_beta(rows: Sequence[Row], files: Mapping[tuple[str, str, str],
             }
             lines.append((MEASURES[measure], [found.get(alpha, ()) for alpha in alphas]))
         headings = ["difference", *(f"α = {alpha:g}" for alpha in alphas)]
-        shown.append(Shown(pair, utility, f"{files[pair, utility, split]}, {utility}", headings, lines))
+        shown.append(PageTable(pair, utility, f"{files[pair, utility, split]}, {utility}", headings, lines))
     return shown
 
 
-def test_tables(rows: Sequence[Row], files: Mapping[tuple[str, str, str], str]) -> list[Shown]:
+def test_tables(rows: Sequence[Row], files: Mapping[tuple[str, str, str], str]) -> list[PageTable]:
     """Table 1 for each utility and pair: our numbers, what is known about each, and the paper's."""
     shown = []
     for (utility, pair, split), own in grouped(rows, "utility", "pair", "split").items():
@@ -286,7 +287,7 @@ def test_tables(rows: Sequence[Row], files: Mapping[tuple[str, str, str], str]) 
                 lines.append((measure_name(measure, utility), cells))
         count = counted(own[0]["sentences"], "sentence")
         caption = f"{files[pair, utility, split]} ({SPLITS[split]}), {utility}, {count}"
-        shown.append(Shown(pair, utility, caption, ["measure", *SETTINGS.values()], lines))
+        shown.append(PageTable(pair, utility, caption, ["measure", *SETTINGS.values()], lines))
     return shown
 
 
@@ -308,7 +309,7 @@ def _test_cell(row: Row) -> list[str]:
     return found
 
 
-def run_time_tables(rows: Sequence[Row]) -> list[Shown]:
+def run_time_tables(rows: Sequence[Row]) -> list[PageTable]:
     """Table 2 for each utility and pair: a line per phase, a cell per method with our seconds and the paper's."""
     shown = []
     for (utility, pair), own in grouped(rows, "utility", "pair").items():
@@ -324,7 +325,7 @@ def run_time_tables(rows: Sequence[Row]) -> list[Shown]:
         measured = f"{one['sentences']} sentences, mean of {one['trials']} trials, {one['device']}"
         way = f"{one['window']} sentences at a time, pseudo-references drawn {one['draw']}"
         caption = f"{pair}, {describe(utility)}: {measured}; {way}"
-        shown.append(Shown(pair, utility, caption, ["seconds", *TABLE_2], lines))
+        shown.append(PageTable(pair, utility, caption, ["seconds", *TABLE_2], lines))
     return shown
 
 
@@ -342,9 +343,9 @@ def markdown_tables(shown: Mapping[str, Any], rows: Mapping[str, Sequence[Row]])
     """Recommended races, claims, every row of each test set, and the candidates."""
     measures = shown["measures"]
     recommended = []
-    for lead in shown["leads"]:
-        cells = lead.get("recommended", lead["default"])
-        line = [f"{lead['pair']}, {lead['utility']}", f"`{cells['options']}`", cells["saves"], lead["default"]["saves"]]
+    for card in shown["cards"]:
+        cells = card.get("recommended", card["default"])
+        line = [f"{card['pair']}, {card['utility']}", f"`{cells['options']}`", cells["saves"], card["default"]["saves"]]
         recommended.append([*line, *(cells.get(name, "") for name in measures)])
     claims = []
     for row in shown["claims"]:

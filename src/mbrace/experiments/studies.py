@@ -14,23 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.experiments.significance import ratio_interval, resampled_counts, sentence_interval
-from mbrace.experiments.trials import ALPHAS, STANDARD, TRADEOFF, Outcomes, Setting
+from mbrace.experiments.trials import ALPHAS, RACING, STANDARD, TRADEOFF, Outcomes, Setting
 
 Row: TypeAlias = dict[str, Any]
 Values: TypeAlias = Mapping[str, NDArray[np.float64]]
 AnyRow = TypeVar("AnyRow", bound=Mapping[str, Any])
 FIRST_SIZES = (4, 8, 16, 32, 64)
 GROWTH = (1.5, 2.0, 4.0)
-LEAST = 30
-LOST = 0.02
-SCORE = 0.01
+MIN_SENTENCES = 30
+MAX_LOST = 0.02  # standard deviations between a sentence's hypotheses
+MAX_SCORE_LOST = 0.01  # standard deviations between sentences
 RULE = (
     "The cheapest race that loses next to nothing against standard MBR, chosen on the validation file (or the only "
     "one): by the lower end of the paired 95% interval over sentences, at most "
-    f"{LOST} standard deviations between a sentence's hypotheses of expected utility, and at most {SCORE} standard "
-    "deviations between sentences of the score. If no race does, standard MBR."
+    f"{MAX_LOST} standard deviations between a sentence's hypotheses of expected utility, and at most "
+    f"{MAX_SCORE_LOST} standard deviations between sentences of the score. If no race does, standard MBR."
 )
-DEFAULT = Setting("alpha", 0.99)  # the default of `mbrace decode`
 CHANGES = {
     "score": "score by the decoding metric",
     "lost": "expected utility, in standard deviations between a sentence's hypotheses",
@@ -149,14 +148,14 @@ def alpha_over_beta(outcomes: Outcomes) -> list[Row]:
 
 
 def recommended(outcomes: Outcomes) -> list[Row]:
-    """Standard MBR, the default race and, from LEAST sentences on, the recommended one: what each saves and changes."""
+    """What standard MBR, the default race and, from MIN_SENTENCES on, the recommended one save and change."""
     standard = outcomes.measures_of(STANDARD)
     races = [setting for setting in outcomes.settings if setting.rule == "alpha"]
     found = {setting: outcomes.measures_of(setting) for setting in races}
-    admitted = [setting for setting in races if admits(found[setting], standard)]
+    admitted = [setting for setting in races if loses_little(found[setting], standard)]
     chosen = min(admitted, key=lambda s: float(found[s]["utility_calls"].mean()), default=STANDARD)
-    kinds = {"standard": STANDARD, "default": DEFAULT}
-    if outcomes.about["sentences"] >= LEAST:
+    kinds = {"standard": STANDARD, "default": RACING}
+    if outcomes.about["sentences"] >= MIN_SENTENCES:
         kinds["recommended"] = chosen
     return [
         identity(outcomes) | {"kind": kind} | _row(outcomes, setting, outcomes.measures_of(setting), standard)
@@ -164,11 +163,11 @@ def recommended(outcomes: Outcomes) -> list[Row]:
     ]
 
 
-def admits(values: Values, standard: Values) -> bool:
+def loses_little(values: Values, standard: Values) -> bool:
     """Whether a setting loses next to nothing against standard MBR; each array is (sentences, trials)."""
-    margins = {"lost": (-1.0, LOST)}  # the less is lost, the better
+    margins = {"lost": (-1.0, MAX_LOST)}  # the less is lost, the better
     if "score" in values:
-        margins["score"] = (1.0, SCORE * float(standard["score"].mean(axis=1).std()))
+        margins["score"] = (1.0, MAX_SCORE_LOST * float(standard["score"].mean(axis=1).std()))
     return all(
         sentence_interval(sign * (values[name] - standard[name]))[0] >= -margin
         for name, (sign, margin) in margins.items()

@@ -79,12 +79,12 @@ class Setting:
 
 
 STANDARD = Setting("beta", 0.0)
-SHOWN = tuple(Setting("alpha", alpha) for alpha in ALPHAS)  # whose survivors are counted
-TRADEOFF = (STANDARD, *SHOWN, *(Setting("beta", b) for b in BETAS))
-STOPPING = tuple(Setting("alpha", 0.99, regret=regret) for regret in REGRETS)
+ALPHA_SETTINGS = tuple(Setting("alpha", alpha) for alpha in ALPHAS)  # whose survivors are counted
+TRADEOFF = (STANDARD, *ALPHA_SETTINGS, *(Setting("beta", b) for b in BETAS))
+REGRET_SETTINGS = tuple(Setting("alpha", 0.99, regret=regret) for regret in REGRETS)
 RACING = Setting("alpha", 0.99)  # the default of `mbrace decode`
 REGRET = Setting("alpha", 0.99, regret=0.04)
-SMALLER = (32, 64, 128)  # pseudo-references of standard MBR at the cost of a race
+FEWER_DRAWS = (32, 64, 128)  # pseudo-references of standard MBR at the cost of a race
 
 
 def fast(kind: Kind) -> Setting:
@@ -95,7 +95,7 @@ def fast(kind: Kind) -> Setting:
 def table_settings(schedule: Sequence[int], kind: Kind) -> tuple[Setting, ...]:
     """The settings of the test table: those of the paper's, `fast`, regret alone, a beta that makes about as many calls
     as alpha = 0.99, and standard MBR with fewer pseudo-references."""
-    smaller = [Setting("beta", 0.0, (size,)) for size in SMALLER if size < schedule[-1]]
+    smaller = [Setting("beta", 0.0, (size,)) for size in FEWER_DRAWS if size < schedule[-1]]
     own = (STANDARD, RACING, Setting("alpha", 0.9), REGRET, fast(kind), Setting("beta", 0.6), *smaller)
     return tuple(dict.fromkeys(own))
 
@@ -106,8 +106,8 @@ class Outcomes:
 
     settings: tuple[Setting, ...]
     measures: dict[str, NDArray[Any]]  # each of MEASURES
-    # of SHOWN, (alphas, sentences, trials, steps): hypotheses left after each step, where the last number repeats after
-    # a race ends; no alphas if these settings did not race
+    # (alphas, sentences, trials, steps): hypotheses left after each step of ALPHA_SETTINGS, where the last number
+    # repeats after a race ends; no alphas if these settings did not race
     survivors: NDArray[np.int16]
     pruned: NDArray[np.bool_]  # (sizes, alphas, sentences, trials): one application pruned the winner under R*
     sizes: tuple[int, ...]
@@ -260,7 +260,7 @@ def run_part(
     kinds: dict[str, Any] = dict.fromkeys(("score", "rr", "strict_rr", "lost"), np.float32)
     kinds |= {"accuracy": np.bool_, "strict_accuracy": np.bool_, "choice": np.int16}
     measures: dict[str, NDArray[Any]] = {m: np.zeros(shape, dtype=kinds.get(m, np.int32)) for m in MEASURES}
-    shown = SHOWN if set(SHOWN) <= set(settings) else ()
+    shown = ALPHA_SETTINGS if set(ALPHA_SETTINGS) <= set(settings) else ()
     survivors = np.zeros((len(shown), *shape[1:], len(schedule)), dtype=np.int16)
     pruned = np.zeros((len(sizes), len(ALPHAS), len(tables), trials), dtype=np.bool_)
     others = {name: np.zeros((len(scored), *shape[1:]), dtype=np.float32) for name in tables[0].others}
