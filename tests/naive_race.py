@@ -1,7 +1,7 @@
 """Algorithms 1 and 2 of the paper in fractions, one sentence, one step and one pair at a time: what races must equal.
 
 With the paper's races, those that this project adds: for the n best, with weights by probability, stopped by regret,
-over one list that is drawn, and without the comparison of a hypothesis with its own draw.
+over one list that is drawn, without the comparison of a hypothesis with its own draw, and with a forecast.
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from test_forecast import NaiveForecast
 
 import mbrace
 from mbrace._native import Resamples, covering_order
 from mbrace.records import generator, key
+
+STARTERS, MOST_NEWCOMERS = 24, 16  # with a forecast
 
 
 class NaiveRace:
@@ -57,35 +61,63 @@ class NaiveRace:
 
     def run(self) -> None:
         """Algorithm 1."""
-        alive, means, used = list(dict.fromkeys(self.hypotheses)), list[float](), 0
+        alive, means, used, exhausted = self.starters(), list[float](), 0, False
         stops_by_regret = isinstance(self.prune, mbrace.Confidence) and self.prune.regret > 0
-        enough = self.nbest if stops_by_regret else 1
-        for size in self.sizes():
-            is_open = len(alive) > (enough if self.steps else 1) or (self.pool and not self.steps)
-            if not is_open or used == len(self.draws):
+        enough, sizes = self.nbest if stops_by_regret else 1, self.sizes()
+        while True:
+            needs_draws = len(alive) > (enough if self.steps else 1) or (self.pool and not self.steps)
+            size = next(sizes, used)
+            count = max(0, size - used) if needs_draws and not exhausted else 0
+            if not count and not self.called:
                 break
-            before, used = used, min(size, len(self.draws))
+            before, used = used, min(used + count, len(self.draws))
+            exhausted |= used - before < count
+            if count and used == before:
+                continue
             drawn, old = self.draws[:used], set(self.draws[:before])
             columns = list(dict.fromkeys(drawn))
             new = [text for text in columns if text not in old]
-            calls, pairs = len(alive) * (used - before), len(alive) * len(new)
-            if self.pool:  # each draw is a hypothesis too
-                alive = alive + new
-                calls, pairs = calls + len(new) * used, pairs + len(new) * len(columns)
+            entering, self.called = new if self.pool else self.called, []  # in a pool each draw is a hypothesis too
+            calls = len(alive) * (used - before) + len(entering) * used
+            pairs = len(alive) * len(new) + len(entering) * len(columns)
+            alive = alive + entering
+            self.raced |= set(alive)
             rows, means = self.table(alive, drawn, columns)
+            self.look(dict(zip(alive, means, strict=True)))
             keep = self.kept(rows, means, drawn, columns)
             self.dropped += [mean for mean, stays in zip(means, keep, strict=True) if not stays]
             alive, means = list(itertools.compress(alive, keep)), list(itertools.compress(means, keep))
             self.steps.append((used, len(alive), calls, pairs))
-            if used < size:  # the source has no more
-                break
         first = {text: self.hypotheses.index(text) for text in alive if text in self.hypotheses}
         utilities: list[float | None] = [*means] if self.steps else [None] * len(alive)
         found = [(text, first.get(text), mean) for text, mean in zip(alive, utilities, strict=True)]
-        if self.pool:  # equal ones by their text, not in the order of the draws
-            found.sort(key=lambda each: each[0])
+        # equal ones in the caller's order; of a pool by their text, not in the order of the draws
+        found.sort(key=lambda each: (each[0] if self.pool else "", each[1] or 0))
         self.nbest_list = sorted(found, key=lambda each: -(each[2] or 0.0))[: self.nbest]
         self.used = used
+
+    def starters(self) -> list[str]:
+        """Who races from the start: all, or with a forecast some that say much about the others."""
+        distinct = list(dict.fromkeys(self.hypotheses))
+        self.called, self.raced, self.known = list[str](), set[str](), dict[str, float]()
+        self.least, count = self.options.get("forecast", 0), max(STARTERS, self.nbest)
+        self.forecast = NaiveForecast(distinct) if self.least and len(distinct) > count else None
+        return distinct if self.forecast is None else [distinct[row] for row in self.forecast.start(count)]
+
+    def look(self, now: dict[str, float]) -> None:
+        """With a forecast: who enters next, by the expected utilities of all that raced; those of pruned ones have
+        moved as much as the others'."""
+        if self.forecast is None:
+            return
+        both = now.keys() & self.known.keys()
+        moved = sum(now[text] - self.known[text] for text in both) / len(both) if both else 0.0
+        entered = [*self.known, *(text for text in now if text not in self.known)]
+        self.known = {text: now[text] if text in now else self.known[text] + moved for text in entered}
+        rival = sorted(now.values())[-min(self.nbest, len(now))]
+        if len(set(self.known.values())) > 1:
+            chosen = self.forecast.next(list(self.known.values()), rival, self.least, MOST_NEWCOMERS)
+            distinct = list(dict.fromkeys(self.hypotheses))
+            self.called = [distinct[row] for row in chosen]
 
     def weights(self, drawn: Sequence[str], columns: Sequence[str]) -> list[Fraction]:
         """Of each distinct draw: its count, or its share by the average log-probability of its copies."""
@@ -136,6 +168,9 @@ class NaiveRace:
         if isinstance(self.prune, mbrace.Bottom):
             best = order[: max(1, math.floor(len(means) * (1 - self.prune.beta) + 1e-9))]
             return [row in best or row in leaders for row in range(len(means))]
+        if not isinstance(self.prune, mbrace.Confidence):  # a function of the means
+            stays = self.prune(SimpleNamespace(means=np.array(means)))
+            return [bool(stays[row]) or row in leaders for row in range(len(means))]
         return self.confident(rows, means, leaders, drawn, columns)
 
     def confident(

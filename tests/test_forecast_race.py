@@ -1,94 +1,19 @@
-"""Races into which a forecast lets hypotheses: against a naive transcription, and what the utility never sees."""
+"""Races into which a forecast lets hypotheses: against the naive race, and what the utility never sees."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import overlap
+from naive_race import STARTERS, NaiveRace
 from test_forecast import NaiveForecast, sentences
 
 import mbrace
-from mbrace.prune import PruningFunction, Standings
+from mbrace.prune import Standings
 
-STARTERS, AT_ONCE = 24, 16
 SCHEDULE = (4, 8, 16, 32)
-
-
-class Naive:
-    """One race, step by step, in the words of the paper and of `mbrace.forecast`."""
-
-    utility = staticmethod(overlap)
-
-    def __init__(self, hypotheses: Sequence[str], references: Sequence[str], least: float, nbest: int) -> None:
-        self.texts, self.references, self.least, self.nbest = list(dict.fromkeys(hypotheses)), references, least, nbest
-        starters = max(STARTERS, nbest)
-        self.forecast = NaiveForecast(self.texts) if len(self.texts) > starters else None
-        self.raced = self.forecast.start(starters) if self.forecast else list(range(len(self.texts)))
-        self.alive, self.called = list(self.raced), list[int]()
-        self.known: dict[int, float] = {}  # expected utilities, of those pruned as moved since
-        self.drawn, self.exhausted = 0, False
-        self.survivors, self.pruned, self.calls, self.pairs = list[int](), list[float](), 0, 0
-        self.means: list[float] = []
-
-    def run(self, schedule: Sequence[int], prune: PruningFunction, seed: int) -> None:
-        sizes = iter(schedule)
-        while self._needs_draws() or self.called:
-            size = next(sizes, None)
-            if size is None and not self.called:
-                return
-            wanted = size - self.drawn if size is not None and self._needs_draws() else 0
-            new = self.references[self.drawn : self.drawn + wanted]
-            self.exhausted |= len(new) < wanted
-            if new or not wanted:
-                self._step(new, prune, seed)
-
-    def _needs_draws(self) -> bool:
-        return len(self.alive) > 1 and not self.exhausted
-
-    def _step(self, new: Sequence[str], prune: PruningFunction, seed: int) -> None:
-        before = set(self.references[: self.drawn])
-        self.drawn += len(new)
-        drawn = self.references[: self.drawn]
-        self.calls += len(self.alive) * len(new) + len(self.called) * len(drawn)
-        self.pairs += len(self.alive) * len(set(new) - before) + len(self.called) * len(set(drawn))
-        self.alive, self.raced, self.called = self.alive + self.called, self.raced + self.called, []
-        columns = list(dict.fromkeys(drawn))
-        counts = np.array([drawn.count(text) for text in columns])
-        table = np.array([[self.utility(self.texts[row], text) for text in columns] for row in self.alive])
-        self.means = [math.fsum(line) / len(drawn) for line in table * counts]
-        self._look()
-        standings = Standings(
-            table, counts, counts / len(drawn), np.array(self.means), self.nbest, seed=0, run_seed=seed,
-            spread=float(np.std(self.pruned + self.means)),
-        )  # fmt: skip
-        keep = np.ones(len(self.alive), dtype=bool)
-        if len(self.alive) > self.nbest:
-            keep = prune(standings)
-            keep[np.argsort(-np.array(self.means), kind="stable")[: self.nbest]] = True
-        self.pruned += [mean for mean, stays in zip(self.means, keep, strict=True) if not stays]
-        self.alive = [row for row, stays in zip(self.alive, keep, strict=True) if stays]
-        self.means = [mean for mean, stays in zip(self.means, keep, strict=True) if stays]
-        self.survivors.append(len(self.alive))
-
-    def _look(self) -> None:
-        if self.forecast is None:
-            return
-        now = dict(zip(self.alive, self.means, strict=True))
-        both = now.keys() & self.known.keys()
-        moved = sum(now[row] - self.known[row] for row in both) / len(both) if both else 0.0
-        self.known = {row: now[row] if row in now else self.known[row] + moved for row in self.raced}
-        rival = sorted(self.means)[-self.nbest]
-        if len(set(self.known.values())) > 1:
-            self.called = self.forecast.next(list(self.known.values()), rival, self.least, AT_ONCE)
-
-    def ranking(self) -> list[str]:
-        """The n best; of equal ones the caller's first."""
-        order = sorted(zip(self.means, self.alive, strict=True), key=lambda each: (-each[0], each[1]))
-        return [self.texts[row] for _, row in order[: self.nbest]]
 
 
 def above_average(standings: Standings) -> Any:
@@ -120,57 +45,58 @@ def lists(seed: int) -> tuple[list[str], list[str]]:
     return [hypotheses[i] for i in order], [texts[50 + i] for i in chance.integers(50, size=40)]
 
 
-@pytest.mark.parametrize(("prune", "schedule", "nbest", "least", "seed"), CASES)
-def test_a_race_is_that_of_a_naive_transcription(
-    prune: PruningFunction, schedule: Sequence[int], nbest: int, least: float, seed: int
-) -> None:
-    hypotheses, references = lists(seed)
-    seen: dict[tuple[str, str], int] = {}
-
-    def noting(hypothesis: str, reference: str) -> float:
-        seen[hypothesis, reference] = seen.get((hypothesis, reference), 0) + 1
-        return overlap(hypothesis, reference)
-
-    found = mbrace.decode(
-        hypotheses, references, utility=noting, prune=prune, schedule=schedule, nbest=nbest, forecast=least,
-        seed=seed, shuffle=False,
-    )  # fmt: skip
-    naive = Naive(hypotheses, references, least, nbest)
-    naive.run(schedule, prune, seed)
-    assert [step.survivors for step in found.steps] == naive.survivors
-    assert [each.text for each in found.nbest] == naive.ranking()
-    assert [each.index for each in found.nbest] == [hypotheses.index(text) for text in naive.ranking()]
-    assert (found.utility_calls, found.pairs_scored) == (naive.calls, naive.pairs)
-    assert found.pseudo_references == naive.drawn
-    # The utility is asked about each pair once, and never about a hypothesis that was not let in.
-    assert sum(seen.values()) == len(seen) == found.pairs_scored
-    assert {hypothesis for hypothesis, _ in seen} == {naive.texts[row] for row in naive.raced}
-    assert found.strings == len({text for pair in seen for text in pair})
+def naive_race(hypotheses: list[str], references: list[str], utility: Any = overlap, **options: Any) -> NaiveRace:
+    plain = {"schedule": SCHEDULE, "nbest": 1, "seed": 0, "pool": False, "shuffle": False, "cover": False}
+    record = mbrace.Record(hypotheses, references)
+    return NaiveRace(record, utility, SCHEDULE, plain | {"exclude_self": False} | options)
 
 
-def test_the_cases_let_some_in_and_leave_some_out() -> None:
-    """So that the test above can fail."""
-    raced, pruned_to_one_and_went_on = [], 0
+def test_races_are_the_naive_ones() -> None:
+    let_in, reduced_to_one_and_went_on = 0, 0
     for prune, schedule, nbest, least, seed in CASES:
-        naive = Naive(*lists(seed), least, nbest)
-        naive.run(schedule, prune, seed)
-        raced.append(len(naive.raced))
-        pruned_to_one_and_went_on += 1 in naive.survivors[:-1]
-    assert sum(STARTERS < count < 60 for count in raced) > len(CASES) / 2, raced
-    assert pruned_to_one_and_went_on > 0
+        hypotheses, references = lists(seed)
+        seen: list[tuple[str, str]] = []
+
+        def noting(hypothesis: str, reference: str, seen: list[tuple[str, str]] = seen) -> float:
+            seen.append((hypothesis, reference))
+            return overlap(hypothesis, reference)
+
+        options: dict[str, Any] = {
+            "prune": prune,
+            "schedule": schedule,
+            "nbest": nbest,
+            "seed": seed,
+            "forecast": least,
+        }
+        found = mbrace.decode(
+            hypotheses, references, utility=mbrace.Pairwise(noting, source=False), shuffle=False, **options
+        )
+        naive = naive_race(hypotheses, references, **options)
+        assert [tuple(step) for step in found.steps] == naive.steps
+        assert [(each.text, each.index, each.utility) for each in found.nbest] == naive.nbest_list
+        assert found.pseudo_references == naive.used
+        # The utility is asked about each pair once, and never about a hypothesis that was not let in.
+        assert len(seen) == len(set(seen)) == found.pairs_scored
+        assert {hypothesis for hypothesis, _ in seen} == naive.raced
+        assert found.strings == len({text for pair in seen for text in pair})
+        let_in += STARTERS < len(naive.raced) < 60
+        reduced_to_one_and_went_on += 1 in [step.survivors for step in found.steps[:-1]]
+    assert let_in > len(CASES) / 2
+    assert reduced_to_one_and_went_on > 0
 
 
-class Listed:
-    """A live source of pseudo-references: a list."""
+@pytest.mark.parametrize("seed", range(4))
+def test_utilities_of_which_later_ones_are_much_larger(seed: int) -> None:
+    hypotheses, references = lists(seed)
+    late = set(references[SCHEDULE[1] :])
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        self._texts = texts
+    def growing(hypothesis: str, reference: str) -> float:
+        return overlap(hypothesis, reference) * (2.0**10 if reference in late else 1.0)
 
-    def start(self, records: Any) -> Listed:
-        return self
-
-    def draw(self, wants: Any) -> Any:
-        return [mbrace.Draws(self._texts[want.first : want.first + want.count]) for want in wants]
+    options: dict[str, Any] = {"prune": mbrace.Bottom(0.3), "schedule": SCHEDULE, "forecast": 0.01}
+    found = mbrace.decode(hypotheses, references, utility=growing, shuffle=False, **options)
+    naive = naive_race(hypotheses, references, growing, **options)
+    assert (found.text, [tuple(step) for step in found.steps]) == (naive.nbest_list[0][0], naive.steps)
 
 
 class Watched:
@@ -233,24 +159,6 @@ def test_an_n_best_list_is_as_long_as_without_a_forecast() -> None:
         options: dict[str, Any] = {"utility": overlap, "schedule": SCHEDULE, "nbest": nbest}
         found = mbrace.decode(hypotheses, references, forecast=0.01, **options)
         assert len({each.text for each in found.nbest}) == min(nbest, len(set(hypotheses)))
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_utilities_of_which_later_ones_are_much_larger(seed: int) -> None:
-    hypotheses, references = lists(seed)
-    late = set(references[SCHEDULE[1] :])
-
-    def growing(hypothesis: str, reference: str) -> float:
-        return overlap(hypothesis, reference) * (2.0**10 if reference in late else 1.0)
-
-    naive, prune = Naive(hypotheses, references, 0.01, 1), mbrace.Bottom(0.3)
-    naive.utility = growing  # type: ignore[method-assign]
-    naive.run(SCHEDULE, prune, 0)
-    found = mbrace.decode(
-        hypotheses, references, utility=growing, prune=prune, schedule=SCHEDULE, forecast=0.01, shuffle=False
-    )
-    assert (found.text, found.utility_calls) == (naive.ranking()[0], naive.calls)
-    assert [step.survivors for step in found.steps] == naive.survivors
 
 
 def test_equal_log_probabilities_change_nothing() -> None:
