@@ -133,7 +133,7 @@ class NaiveRace:
     def table(
         self, alive: Sequence[str], drawn: Sequence[str], columns: Sequence[str]
     ) -> tuple[list[list[Fraction]], list[float]]:
-        """The utilities, in which the mean of the others stands for a draw that is left out, and their means."""
+        """The utilities and their means; for a draw that is left out stands the mean of the others, rounded."""
         weights, rows, means = self.weights(drawn, columns), [], []
         for hypothesis in alive:
             row = [Fraction(self.utility(hypothesis, text)) for text in columns]
@@ -150,9 +150,9 @@ class NaiveRace:
                     left = sum(map(Fraction.__mul__, others, row)) / sum(others)
                     mean = float(left)
                     if self.logprobs is None:
-                        row[own] = (row[own] * (copies - 1) + left) / copies
+                        row[own] = Fraction(float((row[own] * (copies - 1) + left) / copies))
                     elif copies == 1:
-                        row[own] = left
+                        row[own] = Fraction(mean)
             rows.append(row)
             means.append(mean)
         return rows, means
