@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doc_blocks import ROOT, broken_links, run_page, small_files, unfenced
+from doc_blocks import ROOT, blocks_of, broken_links, run_page, small_files, unfenced
 
 DOCS = ROOT / "docs"
 PAGES = [
@@ -57,6 +57,12 @@ def test_a_block_that_is_wrong_fails(block: str, message: str, tmp_path: Path, m
     page.write_text(block + "\n")
     with pytest.raises(AssertionError, match=re.escape(message)):
         run_page(page)
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=name)
+def test_lines_of_code_fit_the_column_of_the_site(page: Path) -> None:
+    lines = [line for block in blocks_of(page) if block.language != "text" for line in block.code.splitlines()]
+    assert [line for line in lines if len(line) > 95] == []
 
 
 def test_a_block_without_a_fence_is_found(tmp_path: Path) -> None:
