@@ -473,6 +473,20 @@ def test_a_server_that_fails_is_nobodys_fault(model: Model) -> None:
         server(model).answer(["q"])
 
 
+def test_a_race_that_fails_holds_up_no_other(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = server(model)
+    made.abilities()
+    monkeypatch.setattr(made, "finish", lambda requested: pytest.fail("requests of all races are ended"))
+    model.plan = lambda number: "401" if "bad" in str(model.bodies[number - 1]["messages"]) else None
+
+    async def both() -> list[Any]:
+        return await asyncio.gather(made.answer_async("bad"), made.answer_async("good"), return_exceptions=True)
+
+    failed, answered = asyncio.run(both())
+    assert isinstance(failed, ServiceError)
+    assert answered.text == PEAKED[0]
+
+
 # a model here
 
 

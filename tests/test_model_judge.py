@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -112,22 +111,6 @@ def test_settings_that_make_no_sense_are_refused() -> None:
     ):
         with pytest.raises(mbrace.UserError, match=re.escape(message)):
             mbrace.Judge("http://localhost:1", "m", **options)  # type: ignore[arg-type]
-
-
-def test_a_busy_server_is_asked_again_and_never_by_more_than_allowed(server: Server) -> None:
-    fails = iter([503, 429, 500])
-
-    def reply(body: dict[str, Any]) -> Any:
-        time.sleep(0.02)
-        return next(fails, None) or words(body)
-
-    server.reply = reply
-    judge = mbrace.Judge(server.url, "m", prompt=PROMPT, concurrency=3)
-    assert judge.pairs(["a b"] * 4, REFERENCES).tolist() == [1, 2, 0, 1]
-    assert server.most <= 3
-    server.reply = lambda body: 400
-    with pytest.raises(mbrace.UserError, match="status 400: no"):
-        judge.pairs(["z"], ["z"])
 
 
 @pytest.fixture

@@ -42,7 +42,8 @@ class ServerDrawer:
             except CancelledError:
                 raise ServiceError(f"{self._server.url}: cancelled") from None
             except ServiceError:
-                self._server.finish(self._requested)
+                if not all(each.done() for each in self._requested):  # no request of another race waits for that
+                    self._server.finish(self._requested)
                 raise
             except UserError as error:
                 yield Draws([], failure=error)
