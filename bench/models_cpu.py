@@ -38,7 +38,7 @@ def copied(device: torch.device, dtype: torch.dtype, layers: int, shape: Any, *,
 
 @contextmanager
 def reading(threads: int) -> Iterator[None]:
-    """The past is shared, and so many threads read it; 0: it is copied."""
+    """The past is shared and read by this many threads; 0: it is copied."""
     kernel = mock.Mock(attend=partial(_native.attend, threads=threads))
     patches = mock.patch.object(marian, "cache_for", copied), mock.patch.object(kv_cache, "_native", kernel)
     with patches[0 if threads == 0 else 1]:
@@ -69,7 +69,7 @@ def main() -> None:
         "",
         f"{processor_name()}, {cores()} cores, Python {platform.python_version()}, torch {torch.__version__}; "
         f"{len(sources)} sentences of newstest2018 de-en, the bundled translator; seconds, best of {args.trials} "
-        "rounds in turns; written by `python bench/models_cpu.py`.",
+        "rounds, interleaved; written by `python bench/models_cpu.py`.",
         "",
         "| precision | search | " + " | ".join(ways) + " | shared, times as fast |",
         "|---|---|" + "---:|" * (len(ways) + 1),

@@ -205,7 +205,7 @@ def main() -> None:
     for way in chosen:
         way.size = 8 if args.tiny else None
         way(model, utility, warm)
-    # In turns, and each round from another way on: what one way warms up must not help the others.
+    # Interleaved, each round starting with another way: what one way warms up must not help the others.
     for trial in range(args.trials):
         first = trial % len(chosen)
         for way in [*chosen[first:], *chosen[:first]]:
@@ -231,10 +231,10 @@ def write(args: Any, found: dict[str, Any], about: dict[str, str], size: int, de
         f"{about['machine']}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}; "
         f"{args.sentences} sentences of newstest2018 de-en, model `{args.model}`"
         f"{'' if args.dtype is None else f' in {args.dtype}'}, utility "
-        f"{about['utility']}; {one_thread}seconds, best of {args.trials} rounds in turns; written by "
+        f"{about['utility']}; {one_thread}seconds, best of {args.trials} rounds, interleaved; written by "
         "`python bench/translating.py`. "
         "A GPU may work on while Python goes on: where Python waits for it, its time is counted. There, the first "
-        "draws are made beside the beam search: its column has the time of both, and in the second table the times of "
+        "draws are made during the beam search: its column has the time of both, and in the second table the times of "
         "both add up.",
         "",
         *table(found, standard),

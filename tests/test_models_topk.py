@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-from mbrace.models.beam_search import CHUNK, backtrack, best_totals  # noqa: E402
-from mbrace.models.next_ids import log_probabilities  # noqa: E402
+from mbrace.models.beam_search import CHUNK, backtrack, best_totals
+from mbrace.models.next_ids import log_probabilities
 
 
 def own_rows(sources: int, width: int) -> torch.Tensor:

@@ -107,14 +107,14 @@ def test_a_run_that_is_cut_ends_with_the_same_weights(
     for steps in (0, 3, 4):  # interrupted before the first step, and between validations
         answers = itertools.chain([False] * steps, itertools.repeat(True))
         assert train(pairs, valid, tmp_path / "cut", options, interrupted=answers.__next__) is None
-        assert "is saved: the same command goes on from there" in capsys.readouterr().err
+        assert "is saved: run the same command to continue" in capsys.readouterr().err
     crash_at(10)
     with pytest.raises(KeyboardInterrupt):
         train(pairs, valid, tmp_path / "cut", options)
     cut = train(pairs, valid, tmp_path / "cut", options)
     assert whole is not None
     assert cut is not None
-    assert "goes on from" in capsys.readouterr().err
+    assert "resumed from" in capsys.readouterr().err
     saved = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut")]
     assert saved[0] == saved[1]
     losses = [[(entry["step"], entry["train_loss"]) for entry in run["history"]] for run in (whole, cut)]

@@ -1,9 +1,8 @@
 """How searches use a GPU: Triton kernels where they work, streams, and steps recorded as CUDA graphs.
 
-A step of a small decoder takes the host longer to start (each of some 200 kernels alone) than the GPU to compute. So a
-step of fixed shapes is recorded once and replayed: the host starts one thing per step. A recorded step reads and writes
-the same memory each time: whatever changes must be a tensor that is changed in place; what Python computes is part
-of the recording only once.
+The host takes longer to launch the 200 kernels of a small decoder's step than the GPU to run them. So a step of fixed
+shapes is recorded once and replayed with a single launch. A recorded step reads and writes the same memory each time:
+whatever changes must be a tensor that is changed in place; Python runs only while it is recorded.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import torch
 from mbrace.errors import warn
 from mbrace.neural.device import first_line, triton_kernels
 
-MOST_ROWS = 16384  # more rows keep a GPU busy for longer than the host takes to start a step
+MOST_ROWS = 16384  # with more rows a step takes the GPU longer than its launches take the host
 _failed: set[torch.device] = set()  # devices on which a recording has failed
 _recording = threading.Lock()  # steps are recorded one at a time
 
@@ -44,7 +43,7 @@ class Recorder:
         return True
 
     def forget(self) -> None:
-        """What is recorded is void: memory has moved, shapes have changed, or the search is over."""
+        """Drop the recording: memory has moved, shapes have changed, or the search is over."""
         if self._recording is not None:
             if self._device.type == "cuda":  # a recording must not be dropped while it runs
                 torch.cuda.current_stream(self._device).synchronize()
@@ -68,7 +67,7 @@ def record(step: Callable[[], None], device: torch.device) -> Any:
     except Exception as error:  # such as too little memory, or an operation that cannot be recorded
         if not isinstance(error, torch.OutOfMemoryError):  # later there may be enough
             _failed.add(device)
-        warn(f"decoding goes on without CUDA graphs: {first_line(error)}")
+        warn(f"decoding continues without CUDA graphs: {first_line(error)}")
         return None
 
 

@@ -87,7 +87,7 @@ class CopiedCache:
         return seen[:, :, 0].flatten(1).to(q.dtype)
 
     def advance(self) -> None:
-        """All layers have attended: go on to the next time step."""
+        """Advance to the next time step, once all layers have attended."""
         self._time += 1
 
     def select(self, rows: Tensor) -> None:
@@ -155,7 +155,7 @@ class IndexedCache:
         return self._attend(new, self._cache[2 * layer], self._cache[2 * layer + 1], self._table, self._clock, used)
 
     def advance(self) -> None:
-        """All layers have attended: go on to the next time step."""
+        """Advance to the next time step, once all layers have attended."""
         self._time += 1
         self._clock += 1
 

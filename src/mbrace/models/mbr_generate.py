@@ -108,7 +108,7 @@ NOT_SUPPORTED = (
 # Values that older versions of transformers fill in: they count as not given.
 DEFAULTS = {"top_k": 50, "top_p": 1.0, "typical_p": 1.0, "eta_cutoff": 0.0, "epsilon_cutoff": 0.0, "temperature": 1.0}
 DEFAULTS |= {"num_beams": 1, "num_return_sequences": 1, "do_sample": False}
-# What `generate` has prepared for a decoding method, and prepares again for each of our calls.
+# Arguments that `generate` prepares for a decoding method, and again for each of our calls.
 PREPARED = ("past_key_values", "cache_position", "position_ids", "logits_to_keep", "use_cache")
 ROWS = {"cuda": 1024}  # sequences generated at a time; 256 elsewhere
 
@@ -123,7 +123,7 @@ class Outputs:
 
 @dataclass(frozen=True)
 class GenerateCall:
-    """One call of `generate`, taken apart: what goes into every call of ours, and what the caller wants back."""
+    """One call of `generate`, parsed: what goes into each of our own calls, and what the caller wants back."""
 
     model: Any
     tokenizer: Any
@@ -247,7 +247,7 @@ class GenerateCall:
 
 
 def _as_given(model: Any, ids: Tensor | None, config: Any, kwargs: Inputs) -> tuple[Tensor | None, Any, Inputs]:
-    """What `generate` was given before it prepared it for a decoding method: rows not repeated, no cache."""
+    """The arguments as they were before `generate` prepared them for a decoding method: rows not repeated, no cache."""
     config = copy.deepcopy(config)
     config.max_new_tokens = None  # max_length says it
     repeated = max(config.num_beams or 1, config.num_return_sequences or 1)

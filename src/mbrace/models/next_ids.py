@@ -169,7 +169,7 @@ class IndependentUniforms:
         """Note what the numbers of the last time step chose."""
 
     def select(self, rows: Tensor) -> None:
-        """Only these rows go on."""
+        """Keep these rows."""
         self._streams = kept_rows(self._streams, rows)
 
 
@@ -179,7 +179,7 @@ class ArithmeticUniforms(IndependentUniforms):
     The id is the one whose interval of the cumulative distribution holds the number; the number's position within that
     interval is the number of the next time step. Every output alone has the probability that it has with independent
     numbers, but the outputs of a sentence are spread evenly. When a row's intervals have used up 24 of the 53 bits of
-    its number, it goes on with independent numbers.
+    its number, it continues with independent numbers.
     """
 
     def __init__(self, sentences: Tensor, draws: Tensor) -> None:
@@ -199,7 +199,7 @@ class ArithmeticUniforms(IndependentUniforms):
         self._widths.copy_(self._widths * chosen.size / chosen.total)
 
     def select(self, rows: Tensor) -> None:
-        """Only these rows go on."""
+        """Keep these rows."""
         super().select(rows)
         self._points, self._widths = kept_rows(self._points, rows), kept_rows(self._widths, rows)
 

@@ -221,11 +221,11 @@ class ModelSampler:
         """Begin a window."""
         sources = [source_of(record) for record in records]
         names = [record.id for record in records]
-        begun, self._prefetched = self._prefetched, None
-        indices = None if begun is None else begun.indices(names, sources)
-        if begun is None or indices is None:
+        prefetched, self._prefetched = self._prefetched, None
+        indices = None if prefetched is None else prefetched.indices(names, sources)
+        if prefetched is None or indices is None:
             return _ModelDrawer(self, self._encoded(sources, names), list(range(len(records))))
-        return _ModelDrawer(self, begun.encoded, indices, begun)
+        return _ModelDrawer(self, prefetched.encoded, indices, prefetched)
 
     def _encoded(self, sources: Sequence[str], ids: Sequence[str | int]) -> EncodedSources:
         return EncodedSources(self._model, sources, ids, self._settings)
@@ -249,25 +249,25 @@ class _Prefetched:
             self._drawn.set_exception(error)
 
     def indices(self, ids: Sequence[str | int], sources: Sequence[str]) -> list[int] | None:
-        """Those of these sources among the encoded ones; None if one is not there."""
+        """The indices of these sources among the encoded ones; None if one is missing."""
         found = [self._indices.get(name, -1) for name in zip(ids, sources, strict=True)]
         return None if -1 in found else found
 
     def drawn(self) -> dict[int, Draws]:
-        """Wait for the draws, by index. Where one source made them fail, there are none."""
+        """Wait for the draws, by index; none if a source made them fail."""
         return {} if self._drawn.exception() is not None else self._drawn.result()
 
 
 class _ModelDrawer:
-    """Draws for one window. What was drawn ahead of its use is kept.
+    """Draws for one window; draws made ahead of their use are kept.
 
-    `indices` says which of the encoded sources those of the window are; `begun` has the first draws of all of them.
+    `indices` are those of the window's sources among the encoded ones; `prefetched` has the first draws of all of them.
     """
 
     def __init__(
-        self, sampler: ModelSampler, encoded: EncodedSources, indices: list[int], begun: _Prefetched | None = None
+        self, sampler: ModelSampler, encoded: EncodedSources, indices: list[int], prefetched: _Prefetched | None = None
     ) -> None:
-        self._sampler, self._encoded, self._indices, self._prefetched = sampler, encoded, indices, begun
+        self._sampler, self._encoded, self._indices, self._prefetched = sampler, encoded, indices, prefetched
         self._drawn = [Draws([], [])] * len(indices)
 
     def draw(self, wants: Sequence[Want]) -> list[Draws]:
@@ -292,8 +292,8 @@ class _ModelDrawer:
 
     def _take_prefetched(self) -> None:
         """Wait for the first draws; those that failed are made again when they are missing."""
-        begun, self._prefetched = self._prefetched, None
-        drawn = {} if begun is None else begun.drawn()
+        prefetched, self._prefetched = self._prefetched, None
+        drawn = {} if prefetched is None else prefetched.drawn()
         self._sampler.drawn += sum(len(draws.texts) for draws in drawn.values())
         for sentence, index in enumerate(self._indices):
             self._drawn[sentence] = drawn.get(index, self._drawn[sentence])

@@ -90,7 +90,7 @@ class DecoderState:
         raise NotImplementedError
 
     def select(self, rows: Tensor, offsets: Tensor, *, sources: Tensor | None = None) -> None:
-        """Go on with `rows` (indices, with repeats), of `sources` only (default: all).
+        """Keep `rows` (indices, with repeats), of `sources` only (default: all).
 
         The rows of source i are offsets[i] to offsets[i + 1]; from the last offset on, rows are not in use.
         """
@@ -161,7 +161,7 @@ class Search:
             self.step()
 
     def worth_compacting(self, rows: int, of: int, time: int) -> bool:
-        """Whether it pays, before the step at `time`, to go on with `rows` alone: a step is to be recorded again."""
+        """Whether it pays, before the step at `time`, to keep only `rows`, though a step must be recorded again."""
         if self.recorder.records and not self.state.must_grow(time):
             return not self.state.skips and rows <= 0.4 * of and of - rows >= RECORDING_ROWS
         return rows <= 0.9 * of

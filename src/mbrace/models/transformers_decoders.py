@@ -51,7 +51,7 @@ def _select(cache: Any, rows: Tensor) -> Any:
 
 
 class _TransformersDecoder:
-    """What both kinds share: the model, and a bias against ids that are never an output."""
+    """The model, and a bias against ids that are never an output."""
 
     def __init__(self, model: Any) -> None:
         self.model = model

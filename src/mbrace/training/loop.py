@@ -211,7 +211,7 @@ class TrainingRun:
             while self.progress() < 1.0 and self.stale < self.options.patience:
                 if interrupted():
                     self.save_state()
-                    self.log(f"interrupted; step {self.step} is saved: the same command goes on from there")
+                    self.log(f"interrupted; step {self.step} is saved: run the same command to continue")
                     return None
                 began = self.elapsed()
                 source, target, ids = next(batches)
@@ -382,7 +382,7 @@ class TrainingRun:
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise UserError(f"{path}: not the state of this run ({type(error).__name__}); {remedy}") from error
         loss = "" if self.best is None else f", lowest validation loss {self.best[0]:.4f}"
-        self.log(f"goes on from {path}: step {self.step}, {counted(len(self.history), 'validation')}{loss}")
+        self.log(f"resumed from {path}: step {self.step}, {counted(len(self.history), 'validation')}{loss}")
 
     def log(self, message: str) -> None:
         self.say(f"[{self.elapsed():7.1f} s] {message}")
