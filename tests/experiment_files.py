@@ -54,7 +54,7 @@ def outcomes_of(
     left = np.ones((len(ALPHA_SETTINGS), *shape[1:], 5), np.int16)
     known: dict[str, Any] = {"name": "xx-en", "label": "chrF++", "split": "valid", "schedule": [16, 32, 64, 128, 256]}
     known |= {"sentences": sentences, "file": "xx-en.valid.jsonl", "digest": "d", "references": True}
-    known |= {"options": "", "kind": "string"}
+    known |= {"options": "", "kind": "string", "pseudo_references": 1024}
     return Outcomes(tuple(settings), measures, left, np.zeros((0, 5, *shape[1:]), bool), (), known | about)
 
 

@@ -53,6 +53,7 @@ def test_the_command_writes_data_pictures_and_words(results: Path) -> None:
     assert "| beta=0, R=64 |" not in words
     assert "by chrF (decoding metric)" in words  # a claim, with a margin from the spread of chrF++
     assert "no margin" not in words
+    assert "with up to 40 of 80 pseudo-references each" in read(out / "report.html")
     found = {}
     for decoded, measured in (("chrF++", "BLEU"), ("chrF", "chrF++")):
         found[decoded] = words.split(f"### yy-en.jsonl (the only file), {decoded}, 3 sentences\n")[1].split("###")[0]

@@ -208,7 +208,8 @@ def cards(rows: Sequence[Row]) -> list[dict[str, Any]]:
     for (pair, utility), own in grouped(rows, "pair", "utility").items():
         by_kind = {row["kind"]: row for row in own}
         card = {"pair": pair, "utility": utility, "described": describe(utility), "race": None}
-        card |= {name: own[0][name] for name in ("file", "sentences")}
+        card |= {name: own[0][name] for name in ("file", "sentences", "r_star")}
+        card["used"] = int(by_kind["standard"]["schedule"])
         best = by_kind.get("recommended")
         if best is not None and best["alpha"] is not None:
             race = {name: f"{best[name]:g}" for name in ("alpha", "regret")}

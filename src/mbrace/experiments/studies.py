@@ -179,7 +179,7 @@ def _row(outcomes: Outcomes, setting: Setting, values: Values, standard: Values)
     row: Row = {"alpha": setting.value if setting.rule == "alpha" else None}
     row |= {"schedule": " ".join(map(str, schedule if setting != STANDARD else schedule[-1:]))}
     row |= {"regret": setting.regret, "sentences": outcomes.about["sentences"], "file": outcomes.about["file"]}
-    row["utility_options"] = outcomes.about["options"]
+    row |= {"utility_options": outcomes.about["options"], "r_star": outcomes.about["pseudo_references"]}
     row |= {name: float(values[name].mean()) for name in ("utility_calls", "pseudo_references")}
     of_standard, own = (each["utility_calls"].mean(axis=1) for each in (standard, values))
     row["saves"] = float(of_standard.mean() / own.mean()) if own.any() else 1.0  # 1 where there was no race at all
