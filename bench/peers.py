@@ -20,7 +20,7 @@ from pathlib import Path
 
 from chrf import machine
 from jobs import JOBS
-from readme import commands_chart
+from readme import peers_chart
 from texts import candidates, newstest_records
 
 HERE = Path(__file__).parent
@@ -158,7 +158,7 @@ def draw_chart(python: str, sentences: int, each: int, results: Path, picture: P
     (results / "commands.md").write_text("\n".join([*text, ""]), encoding="utf-8")
     about = {"machine": line, "sentences": sentences, "samples": each, "rows": rows}
     (results / "commands.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-    picture.write_text(commands_chart(about), encoding="utf-8")
+    picture.write_text(peers_chart(about), encoding="utf-8")
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from readme_gains import (
     RESULTS,
@@ -54,7 +55,7 @@ def written() -> dict[Path, str]:
             page = pattern.sub(lambda _, name=name, text=text: f"<!-- {name} -->\n{text}\n<!-- end -->", page)
         pages[path] = page
     pictures = ROOT / "docs" / "pictures"
-    return {**pages, pictures / "gains.svg": bars(gains), pictures / "peers.svg": peers_chart()}
+    return {**pages, pictures / "gains.svg": bars(gains), pictures / "peers.svg": peers_chart(stored("commands"))}
 
 
 def peers_sentences() -> str:
@@ -190,10 +191,10 @@ def picture(width: int, height: int, title: str, parts: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def peers_chart() -> str:
-    """Seconds of the same command by mbrace and others (bench/results/commands.json), and of encoding for COMET
-    (bench/results/neural.json)."""
-    found, neural = stored("commands"), stored("neural")
+def peers_chart(found: dict[str, Any]) -> str:
+    """Seconds of the same command by mbrace and others (commands.json of bench/results), and of encoding for COMET
+    (neural.json)."""
+    neural = stored("neural")
     strings = neural["about"]["strings"]
     rates = {row["what"]: row["rate"] for row in neural["rows"] if row["section"] == "embedding"}
     encoding = [

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import json
+import pkgutil
 import re
 from pathlib import Path
 from typing import Any
@@ -119,6 +122,29 @@ def test_figures_and_tables_of_the_readme_and_the_benchmarks_are_the_measured_on
 
     for path, text in readme.written().items():
         assert path.read_text(encoding="utf-8") == text, f"{name(path)}: python bench/readme.py writes it again"
+
+
+STUDIES = [*sorted((ROOT / "bench").glob("*.py")), *sorted((ROOT / "experiments").glob("*.py"))]
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=name)
+def test_what_a_bench_or_a_study_imports_is_there(path: Path) -> None:
+    """Those on a GPU, and those with other packages, are not run by the tests."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.ImportFrom) or node.module is None:
+            continue
+        beside = path.with_name(f"{node.module}.py")
+        if beside.exists():
+            tree = ast.parse(beside.read_text(encoding="utf-8"))
+            known = {found.id for found in ast.walk(tree) if isinstance(found, ast.Name)}
+            known |= {found.name for found in tree.body if isinstance(found, ast.FunctionDef | ast.ClassDef)}
+        elif node.module.split(".")[0] == "mbrace":
+            module = importlib.import_module(node.module)
+            folders = getattr(module, "__path__", [])
+            known = {*dir(module), *(found.name for found in pkgutil.iter_modules(folders))}
+        else:
+            continue
+        assert {alias.name for alias in node.names} - known == set(), node.module
 
 
 def test_pictures_of_the_race_are_of_the_recorded_one(monkeypatch: pytest.MonkeyPatch) -> None:
