@@ -114,14 +114,14 @@ def explained(
 
 
 def _let_in(step: RecordedStep, entered: int) -> Iterator[str]:
-    """Who was let in after the first `entered`, best first."""
+    """Hypotheses that a forecast let in at this step, best first."""
     newcomers = np.flatnonzero(step.alive >= entered)
     yield f"  let in {len(newcomers):,}: by the forecast they may win"
     yield from _rows(step, newcomers[np.argsort(-step.means[newcomers], kind="stable")])
 
 
 def _step(step: RecordedStep, prune: PruningFunction | None) -> Iterator[str]:
-    """Who leads, who was dropped and why, who is left."""
+    """The leaders, what was dropped and why, and what is left."""
     yield "  leads:" if len(step.leaders) == 1 else f"  the {len(step.leaders)} best:"
     yield from _rows(step, step.leaders)
     ranking = np.argsort(-step.means, kind="stable")
@@ -172,18 +172,14 @@ def row(share: str, utility: str, index: int, text: str) -> str:
 
 def cut(text: str, width: int) -> str:
     """As much of a text as fits into `width` columns of a terminal, on one line, without control characters."""
-    from rich.cells import cell_len
+    from rich.cells import cell_len, set_cell_size
 
     shown = printable(text)
-    if cell_len(shown) <= width:
-        return shown
-    while cell_len(shown) > width - 3:
-        shown = shown[: -max(1, (cell_len(shown) - width + 3) // 2)]
-    return shown + "..."
+    return shown if cell_len(shown) <= width else set_cell_size(shown, width - 3).rstrip() + "..."
 
 
 def wrapped(text: str) -> Iterator[str]:
-    """A whole text in lines of at most 80 columns, indented."""
+    """A whole text in lines that fit the terminal, indented."""
     from rich.console import Console
     from rich.text import Text
 
