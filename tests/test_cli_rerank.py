@@ -131,6 +131,11 @@ def test_only_the_best_by_quality_race(utility: str, kiwi: Path, tmp_path: Path)
         assert (answer["index"], answer["utility_calls"]) == (alone.index, alone.utility_calls)
 
 
+def test_python_takes_a_model_as_the_option_does(kiwi: Path) -> None:
+    scores = load_quality(str(kiwi)).quality(HYPOTHESES, ["a b"] * len(HYPOTHESES))
+    assert mbrace.rerank(HYPOTHESES, "a b", qe=str(kiwi)).text == HYPOTHESES[int(np.argmax(scores))]
+
+
 def test_records_with_the_best_keep_all_pseudo_references_and_other_fields(kiwi: Path, tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [
         {"id": "two", "source": "a b", "reference": "c", "hypotheses": ["x", "a b", "x", "a"],

@@ -205,15 +205,29 @@ def _check_live(settings: Race, sampler: Sampler) -> None:
         raise SettingError("cover", ..., "only valid without a sampler, whose draws have an order of their own")
 
 
-def rerank(hypotheses: Sequence[str], source: str, *, qe: QualityUtility, nbest: int = 1, id: str | int = 0) -> Decoded:
-    """The hypothesis that `qe` gives the highest quality; the answer's `utility` is that quality."""
+def quality_utility_of(given: QualityUtility | str) -> QualityUtility:
+    """An estimator of quality, from an object or a name."""
+    if isinstance(given, str):
+        from mbrace.utilities.named import load_quality
+
+        return load_quality(given)
+    if quality_of(given) is None:
+        name = getattr(given, "name", None) or repr(given)
+        raise UserError(f"qe {name}: cannot estimate quality from the source; give a quality utility such as CometKiwi")
+    return given
+
+
+def rerank(
+    hypotheses: Sequence[str], source: str, *, qe: QualityUtility | str, nbest: int = 1, id: str | int = 0
+) -> Decoded:
+    """The hypothesis of the highest quality by `qe`, an object or a name as in `--qe`; `utility` is the quality."""
     return next(iter(rerank_corpus([Record(hypotheses, id=id, source=source)], qe=qe, nbest=nbest)))
 
 
 def rerank_corpus(
     records: Iterable[Record],
     *,
-    qe: QualityUtility,
+    qe: QualityUtility | str,
     nbest: int = 1,
     window: int = 64,
     phases: Phases | None = None,
@@ -226,16 +240,14 @@ def rerank_corpus(
     """
     check_whole("window", window, least=1, most=LARGEST)
     check_whole("nbest", nbest, least=1, most=LARGEST)
-    if quality_of(qe) is None:
-        name = getattr(qe, "name", None) or repr(qe)
-        raise UserError(f"qe {name}: cannot estimate quality from the source; give a quality utility such as CometKiwi")
+    estimator = quality_utility_of(qe)
 
     def check(record: Record) -> None:
         check_record(record)
-        _source_of(record, qe)
+        _source_of(record, estimator)
 
     def run(group: Sequence[Record]) -> list[Decoded | Exception]:
-        return _reranked(group, qe, nbest, phases)
+        return _reranked(group, estimator, nbest, phases)
 
     checked = checked_records(records)
     return stream(checked, run, window=window, group_size=window, check=check, on_error=on_error)
