@@ -7,7 +7,7 @@ import lzma
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 from cli_helpers import decode, lines
 from hypothesis import settings
+from numpy.typing import NDArray
 
 import mbrace
+from mbrace.utility import Ask, Sentence, Utility
 
 settings.register_profile("untimed", deadline=None)  # a loaded machine is slow, not wrong
 settings.load_profile("untimed")
@@ -24,6 +26,12 @@ settings.load_profile("untimed")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 DEMO = Path(mbrace.__file__).parent / "data" / "demo.jsonl.xz"
+
+
+def table_of(utility: Utility, hypotheses: Sequence[str], references: Sequence[str]) -> NDArray[np.floating]:
+    """The scores (hypotheses, references) that a utility gives in a race."""
+    scorer = utility.start([Sentence(0, None, hypotheses)])
+    return scorer.score([Ask(0, np.arange(len(hypotheses)), references)])[0]
 
 
 def overlap(hypothesis: str, reference: str) -> float:

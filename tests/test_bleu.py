@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import table_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from sacrebleu import metrics
 
 import mbrace
 from mbrace.errors import UserError
-from mbrace.utility import Ask, Sentence, Utility
+from mbrace.utility import Ask, Sentence
 
 # Few words make many matches; the rest is what the 13a tokenizer replaces or separates, whitespace of every kind, all
 # three string layouts and lone surrogates.
@@ -44,11 +45,6 @@ REAL = [
 ]
 
 
-def table(utility: Utility, hypotheses: list[str], references: list[str]) -> NDArray[np.floating]:
-    scorer = utility.start([Sentence(0, None, hypotheses)])
-    return scorer.score([Ask(0, np.arange(len(hypotheses)), references)])[0]
-
-
 def expected(options: dict[str, Any], hypotheses: list[str], references: list[str]) -> NDArray[np.float64]:
     metric = metrics.BLEU(**{"effective_order": True, **options})
     return np.array([[metric.sentence_score(h, [r]).score for r in references] for h in hypotheses])
@@ -62,7 +58,7 @@ def test_table_equals_sacrebleu_on_random_unicode(
     hypotheses: list[str], references: list[str], options: dict[str, Any]
 ) -> None:
     np.testing.assert_allclose(
-        table(mbrace.BLEU(**options), hypotheses, references), expected(options, hypotheses, references), atol=1e-4
+        table_of(mbrace.BLEU(**options), hypotheses, references), expected(options, hypotheses, references), atol=1e-4
     )
 
 
@@ -83,7 +79,7 @@ def test_pairs_and_corpus_equal_sacrebleu_on_random_unicode(
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_real_text_equals_sacrebleu(tokenize: str, lowercase: bool) -> None:
     options = {"tokenize": tokenize, "lowercase": lowercase}
-    np.testing.assert_allclose(table(mbrace.BLEU(**options), REAL, REAL), expected(options, REAL, REAL), atol=1e-4)
+    np.testing.assert_allclose(table_of(mbrace.BLEU(**options), REAL, REAL), expected(options, REAL, REAL), atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -92,20 +88,20 @@ def test_real_text_equals_sacrebleu(tokenize: str, lowercase: bool) -> None:
 @pytest.mark.parametrize("effective_order", [False, True])
 def test_smoothing_values_equal_sacrebleus(method: str, value: float, effective_order: bool) -> None:
     options = {"smooth_method": method, "smooth_value": value, "effective_order": effective_order}
-    np.testing.assert_allclose(table(mbrace.BLEU(**options), REAL, REAL), expected(options, REAL, REAL), atol=1e-4)
+    np.testing.assert_allclose(table_of(mbrace.BLEU(**options), REAL, REAL), expected(options, REAL, REAL), atol=1e-4)
 
 
 def test_hand_worked_example() -> None:
     # "a b c d" against "a b c e f": 3 of 4 unigrams, 2 of 3 bigrams, 1 of 2 trigrams match, and none of 1, which exp
     # smoothing makes 1/2; four tokens where the reference has five.
     by_hand = 100 * np.exp(1 - 5 / 4) * (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** (1 / 4)
-    assert table(mbrace.BLEU(), ["a b c d"], ["a b c e f"])[0, 0] == pytest.approx(by_hand, abs=1e-5)
+    assert table_of(mbrace.BLEU(), ["a b c d"], ["a b c e f"])[0, 0] == pytest.approx(by_hand, abs=1e-5)
 
 
 def test_hypotheses_that_come_later_and_survivors_score_as_in_one_table() -> None:
     hypotheses = REAL[:4]
     scorer = mbrace.BLEU(threads=2).start([Sentence(0, None, ["x"]), Sentence(1, None, hypotheses)])
-    full = table(mbrace.BLEU(), REAL, REAL)
+    full = table_of(mbrace.BLEU(), REAL, REAL)
     first = scorer.score([Ask(1, np.array([1, 3]), REAL[:2])])[0]
     hypotheses.extend(REAL[4:])
     later = scorer.score([Ask(0, np.array([0]), ["x", "y"]), Ask(1, np.array([0, 3, 8]), REAL[2:])])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import table_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -45,12 +46,6 @@ REAL = [
 ]
 
 
-def table(utility: ChrF, hypotheses: list[str], references: list[str]) -> NDArray[np.float32]:
-    scorer = utility.start([SimpleNamespace(id=0, source=None, hypotheses=hypotheses)])  # type: ignore[list-item]
-    ask = SimpleNamespace(sentence=0, hypotheses=np.arange(len(hypotheses)), references=references)
-    return scorer.score([ask])[0]  # type: ignore[list-item]
-
-
 def expected(options: dict[str, Any], hypotheses: list[str], references: list[str]) -> NDArray[np.float64]:
     metric = CHRF(**options)
     return np.array([[metric.sentence_score(h, [r]).score for r in references] for h in hypotheses]).reshape(
@@ -64,7 +59,7 @@ def test_table_equals_sacrebleu_on_random_unicode(
     hypotheses: list[str], references: list[str], options: dict[str, Any]
 ) -> None:
     np.testing.assert_allclose(
-        table(ChrF(**options), hypotheses, references), expected(options, hypotheses, references), atol=1e-4
+        table_of(ChrF(**options), hypotheses, references), expected(options, hypotheses, references), atol=1e-4
     )
 
 
@@ -81,25 +76,20 @@ def test_pairs_and_corpus_equal_sacrebleu_on_random_unicode(
     assert utility.corpus(hypotheses, references) == pytest.approx(corpus, abs=1e-4)
 
 
-@pytest.mark.parametrize("word_order", [0, 1, 2])
-@pytest.mark.parametrize("eps_smoothing", [False, True])
-@pytest.mark.parametrize("whitespace", [False, True])
-@pytest.mark.parametrize("lowercase", [False, True])
-def test_real_text_equals_sacrebleu(word_order: int, eps_smoothing: bool, whitespace: bool, lowercase: bool) -> None:
-    options = {
-        "word_order": word_order,
-        "eps_smoothing": eps_smoothing,
-        "whitespace": whitespace,
-        "lowercase": lowercase,
-    }
-    np.testing.assert_allclose(table(ChrF(**options), REAL, REAL), expected(options, REAL, REAL), atol=1e-4)
+SWITCHES = itertools.product([0, 1, 2], *[[False, True]] * 3)
+
+
+@pytest.mark.parametrize("chosen", SWITCHES)
+def test_real_text_equals_sacrebleu(chosen: tuple[int, bool, bool, bool]) -> None:
+    options = dict(zip(["word_order", "eps_smoothing", "whitespace", "lowercase"], chosen, strict=True))
+    np.testing.assert_allclose(table_of(ChrF(**options), REAL, REAL), expected(options, REAL, REAL), atol=1e-4)
 
 
 def test_hand_worked_example() -> None:
     # "abab" against "aba", characters, order 2: unigrams 3 of 4 and 3 of 3 match, bigrams 2 of 3 and 2 of 2.
     precision, recall = (3 / 4 + 2 / 3) / 2, 1.0
     by_hand = 100 * 5 * precision * recall / (4 * precision + recall)
-    assert table(ChrF(char_order=2, word_order=0), ["abab"], ["aba"])[0, 0] == pytest.approx(by_hand, abs=1e-4)
+    assert table_of(ChrF(char_order=2, word_order=0), ["abab"], ["aba"])[0, 0] == pytest.approx(by_hand, abs=1e-4)
 
 
 def test_line_of_100000_characters_equals_sacrebleu() -> None:
@@ -107,7 +97,7 @@ def test_line_of_100000_characters_equals_sacrebleu() -> None:
     words = ["".join(rng.choice(list("abcdeéß"), size=size)) for size in rng.integers(1, 9, 400)]
     long, other = (" ".join(rng.choice(words, 18000)) for _ in range(2))
     assert len(long) > 80_000
-    got = table(ChrF(), [long, "short"], [other, "short", ""])
+    got = table_of(ChrF(), [long, "short"], [other, "short", ""])
     np.testing.assert_allclose(got, expected({"word_order": 2}, [long, "short"], [other, "short", ""]), atol=1e-4)
 
 

@@ -41,6 +41,15 @@ def metricx_folder(folder: Path) -> Path:
     return tiny_cross.make_metricx(folder, "metricx-24")
 
 
+def linked(folder: Path, made: Path, *missing: str) -> Path:
+    """A folder of links to the files of another, but for some."""
+    made.mkdir()
+    for file in folder.iterdir():
+        if file.name not in missing:
+            (made / file.name).symlink_to(file)
+    return made
+
+
 @pytest.fixture(scope="module")
 def metricx(metricx_folder: Path) -> MetricX:
     return MetricX(metricx_folder, device="cpu")
@@ -311,12 +320,8 @@ def test_a_checkpoint_with_code_is_refused(tmp_path: Path) -> None:
 def test_a_metricx_configuration_that_does_not_fit_is_refused_by_name(
     settings: dict[str, Any], message: str, metricx_folder: Path, tmp_path: Path
 ) -> None:
-    made = tmp_path / "metricx-24"
-    made.mkdir()
-    for file in metricx_folder.iterdir():
-        (made / file.name).symlink_to(file)
+    made = linked(metricx_folder, tmp_path / "metricx-24", "config.json")
     config = json.loads((metricx_folder / "config.json").read_text()) | settings
-    (made / "config.json").unlink()
     (made / "config.json").write_text(json.dumps(config))
     with pytest.raises(mbrace.UserError, match=message):
         MetricX(made, device="cpu")
@@ -330,11 +335,7 @@ def test_a_metricx_configuration_that_does_not_fit_is_refused_by_name(
     ],
 )
 def test_a_missing_file_of_metricx_is_named(missing: str, message: str, metricx_folder: Path, tmp_path: Path) -> None:
-    made = tmp_path / "metricx-24"
-    made.mkdir()
-    for file in metricx_folder.iterdir():
-        if file.name != missing:
-            (made / file.name).symlink_to(file)
+    made = linked(metricx_folder, tmp_path / "metricx-24", missing)
     with pytest.raises(mbrace.UserError, match=message):
         MetricX(made, device="cpu")
 
@@ -344,10 +345,7 @@ def test_weights_in_several_files_are_read_by_their_index(
 ) -> None:
     from safetensors.torch import load_file
 
-    made = tmp_path / "metricx-24"
-    made.mkdir()
-    for file in metricx_folder.glob("*.json"):
-        (made / file.name).symlink_to(file)
+    made = linked(metricx_folder, tmp_path / "metricx-24", "model.safetensors")
     state = load_file(metricx_folder / "model.safetensors")
     parts = {f"pytorch_model-0000{part + 1}-of-00002.bin": dict(list(state.items())[part::2]) for part in (0, 1)}
     for name, part in parts.items():

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from conftest import table_of
 from numpy.typing import NDArray
 
 import mbrace
@@ -22,19 +23,15 @@ def length(hypothesis: str, reference: str) -> float:
     return 10.0 - abs(len(hypothesis) - len(reference))
 
 
-def table(utility: Utility, hypotheses: Sequence[str], references: Sequence[str]) -> NDArray[np.floating]:
-    return utility.start([Sentence(0, None, hypotheses)]).score([Ask(0, np.arange(len(hypotheses)), references)])[0]
-
-
 def test_fixed_scale_is_a_plain_weighted_sum() -> None:
     hypotheses, references = TEXTS[:5], TEXTS[5:9]
     mixture = mbrace.Mixture([(mbrace.ChrF(), 0.5), (mbrace.BLEU(), 0.25), (Pairwise(length), 2.0)], scale="fixed")
-    chrf, bleu = (table(u, hypotheses, references).astype(float) for u in (mbrace.ChrF(), mbrace.BLEU()))
+    chrf, bleu = (table_of(u, hypotheses, references).astype(float) for u in (mbrace.ChrF(), mbrace.BLEU()))
     by_hand = [
         [0.5 * chrf[i, j] / 100 + 0.25 * bleu[i, j] / 100 + 2 * length(h, r) for j, r in enumerate(references)]
         for i, h in enumerate(hypotheses)
     ]
-    np.testing.assert_allclose(table(mixture, hypotheses, references), by_hand, rtol=1e-12)
+    np.testing.assert_allclose(table_of(mixture, hypotheses, references), by_hand, rtol=1e-12)
     pairs = mixture.pairs(hypotheses[:4], references)
     np.testing.assert_allclose(pairs, np.diagonal(by_hand), rtol=1e-6)
 
@@ -56,8 +53,8 @@ def test_sentence_scale_is_that_of_the_first_table_and_stays() -> None:
     later = scorer.score([Ask(1, np.array([2]), TEXTS[30:32]), Ask(0, np.array([1, 4]), TEXTS[9:12])])[1]
     by_hand = np.zeros((2, 3))
     for part, weight in zip(parts, [0.7, 0.3], strict=True):
-        first = table(part, TEXTS[:6], TEXTS[6:9]).astype(float)
-        new = table(part, [TEXTS[1], TEXTS[4]], TEXTS[9:12]).astype(float)
+        first = table_of(part, TEXTS[:6], TEXTS[6:9]).astype(float)
+        new = table_of(part, [TEXTS[1], TEXTS[4]], TEXTS[9:12]).astype(float)
         by_hand += weight * (new - first.mean()) / first.std()
     np.testing.assert_allclose(later, by_hand, rtol=1e-12)
 
@@ -67,7 +64,7 @@ def test_standard_mbr_with_a_mixture_is_brute_force() -> None:
     mixture = mbrace.Mixture([(mbrace.ChrF(), 0.6), (mbrace.EditDistance(kind="wer"), 0.4)])
     total = np.zeros((30, 80))
     for part, weight in mixture.parts:
-        whole = table(part, hypotheses, references).astype(float)
+        whole = table_of(part, hypotheses, references).astype(float)
         total += weight * (whole - whole.mean()) / whole.std()
     decoded = mbrace.decode(hypotheses, references, utility=mixture, prune=None)
     assert decoded.index == int(total.mean(axis=1).argmax())

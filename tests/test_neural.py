@@ -46,13 +46,20 @@ def records(demo_rows: list[dict[str, Any]]) -> list[mbrace.Record]:
     return [mbrace.Record(["only one"], ["a", "b"], id="lone", source="eine"), *rows]
 
 
-def random_head(features: int, sizes: Sequence[int], dtype: torch.dtype, units: int = 16) -> Estimator:
+def random_head(
+    features: int,
+    sizes: Sequence[int],
+    dtype: torch.dtype,
+    units: int = 16,
+    activation: torch.nn.Module | None = None,
+    device: str = "cpu",
+) -> Estimator:
     widths = [features * units, *sizes, 1]
     layers = [
-        (torch.randn(size, width, dtype=dtype) / width**0.5, torch.randn(size, dtype=dtype))
+        ((torch.randn(size, width) / width**0.5).to(device, dtype), torch.randn(size).to(device, dtype))
         for width, size in itertools.pairwise(widths)
     ]
-    return Estimator(layers, units, torch.nn.Tanh())
+    return Estimator(layers, units, activation or torch.nn.Tanh())
 
 
 def plain(head: Estimator, hypotheses: torch.Tensor, references: torch.Tensor, source: torch.Tensor) -> torch.Tensor:

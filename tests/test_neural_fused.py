@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 import torch
 from test_neural import plain
+from test_neural import random_head as random_head_on
 
 from mbrace.neural.device import triton_kernels
-from mbrace.neural.head import Estimator, PairBlock
+from mbrace.neural.head import PairBlock
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not torch.cuda.is_available():
@@ -23,15 +24,7 @@ DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 HALF = torch.float16 if INTERPRETED else torch.bfloat16
 
 
-def random_head(
-    features: int, sizes: Sequence[int], dtype: torch.dtype, units: int, activation: torch.nn.Module
-) -> Estimator:
-    widths = [features * units, *sizes, 1]
-    layers = [
-        ((torch.randn(size, width) / width**0.5).to(DEVICE, dtype), torch.randn(size).to(DEVICE, dtype))
-        for width, size in itertools.pairwise(widths)
-    ]
-    return Estimator(layers, units, activation)
+random_head = partial(random_head_on, device=DEVICE.type)
 
 
 @pytest.mark.parametrize("features", [4, 6])
@@ -41,7 +34,7 @@ def test_kernels_compute_the_plain_concatenation(
     features: int, sizes: Sequence[int], dtype: torch.dtype, tolerance: float
 ) -> None:
     torch.manual_seed(0)
-    head = random_head(features, sizes, dtype, 24, torch.nn.Tanh())
+    head = random_head(features, sizes, dtype, 24)
     blocks, expected = [], []
     for rows, columns in ((5, 7), (1, 3), (18, 2)):
         h, r, s = (torch.randn(n, 24).to(DEVICE, dtype) for n in (rows, columns, 1))
@@ -74,7 +67,7 @@ def test_split_parts_are_exact_in_tf32_and_add_up() -> None:
 
 def test_split_product_is_as_exact_as_float32() -> None:
     torch.manual_seed(4)
-    head = random_head(6, (24, 8), torch.float32, 600, torch.nn.Tanh())
+    head = random_head(6, (24, 8), torch.float32, 600)
     rows = torch.randn(33, 1200).to(DEVICE)
     exact = rows.double() @ head.pair_weight.double().T
     found = kernels.TritonKernels(head)._product(torch.cat(kernels._parts(rows), dim=1), head.pair_weight, -1)
@@ -86,7 +79,7 @@ def test_without_a_compiler_the_head_still_scores(monkeypatch: pytest.MonkeyPatc
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("no C compiler")
 
-    head = random_head(4, (24, 8), torch.float32, 16, torch.nn.Tanh())
+    head = random_head(4, (24, 8), torch.float32, 16)
     monkeypatch.setattr(kernels, "launch", fails)
     triton_kernels.cache_clear()
     with pytest.warns(UserWarning, match="no C compiler"):

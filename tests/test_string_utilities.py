@@ -9,22 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import rapidfuzz.distance
+from conftest import table_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from sacrebleu import metrics
 
 import mbrace
 from mbrace.errors import UserError
-from mbrace.utility import Ask, CorpusUtility, ParallelUtility, Sentence, Utility
+from mbrace.utility import CorpusUtility, ParallelUtility, Utility
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c", "A", "dd", ".", "Ä", "中", "😀"]), max_size=9)
 TEXTS = st.one_of(WORDS.map(" ".join), WORDS.map("".join), st.text(max_size=8))
-
-
-def table(utility: Utility, hypotheses: list[str], references: list[str]) -> NDArray[np.floating]:
-    scorer = utility.start([Sentence(0, None, hypotheses)])
-    return scorer.score([Ask(0, np.arange(len(hypotheses)), references)])[0]
 
 
 @settings(max_examples=60, deadline=None)
@@ -34,7 +29,7 @@ def test_ter_is_minus_sacrebleus(hypotheses: list[str], references: list[str], d
     options = {name: data.draw(st.booleans(), label=name) for name in names}
     metric, utility = metrics.TER(**options), mbrace.TER(**options)
     expected = [[-metric.sentence_score(h, [r]).score for r in references] for h in hypotheses]
-    np.testing.assert_allclose(table(utility, hypotheses, references), expected, atol=1e-9)
+    np.testing.assert_allclose(table_of(utility, hypotheses, references), expected, atol=1e-9)
     some = min(len(hypotheses), len(references))
     assert utility.corpus(hypotheses[:some], references[:some]) == pytest.approx(
         -metric.corpus_score(hypotheses[:some], [references[:some]]).score
@@ -55,7 +50,7 @@ def test_similarities_are_rapidfuzz_normalised(
     split: Any = str.split if unit == "words" else list
     expected = [[similarity(split(h), split(r)) for r in references] for h in hypotheses]
     utility = mbrace.EditDistance(kind=kind, unit=unit)
-    np.testing.assert_allclose(table(utility, hypotheses, references), expected, atol=1e-12)
+    np.testing.assert_allclose(table_of(utility, hypotheses, references), expected, atol=1e-12)
     aligned = [similarity(split(h), split(references[0])) for h in hypotheses]
     np.testing.assert_allclose(utility.pairs(hypotheses, references[:1] * len(hypotheses)), aligned, atol=1e-6)
 
@@ -102,7 +97,7 @@ ROUGE = [
 def test_rouge_l_equals_the_original_package() -> None:
     references, hypotheses, expected = [list(column) for column in zip(*ROUGE, strict=True)]
     np.testing.assert_allclose(mbrace.RougeL().pairs(hypotheses, references), expected, atol=1e-7)
-    whole = table(mbrace.RougeL(), hypotheses, references)
+    whole = table_of(mbrace.RougeL(), hypotheses, references)
     np.testing.assert_allclose(np.diagonal(whole), expected, atol=1e-12)
 
 
@@ -115,7 +110,7 @@ def test_exact_match_compares_the_last_answer() -> None:
         "I do not know",
         "none",
     ]
-    assert table(utility, texts, texts[:4]).tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0] * 4, [0] * 4]
+    assert table_of(utility, texts, texts[:4]).tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0] * 4, [0] * 4]
     assert utility.pairs(texts[:2], texts[1:3]).tolist() == [1, 0]
     assert utility.name == r"exact|case:mixed|pattern:answer is (-?\d+)"
 
@@ -144,7 +139,7 @@ def test_exact_match_makes_decoding_a_vote() -> None:
 def test_races_and_brute_force_agree(utility: Utility) -> None:
     rng = np.random.default_rng(5)
     texts = [" ".join(rng.choice(list("abcde"), 5)) for _ in range(24)]
-    means = table(utility, texts[:12], texts[12:]).mean(axis=1)
+    means = table_of(utility, texts[:12], texts[12:]).mean(axis=1)
     decoded = mbrace.decode(texts[:12], texts[12:], utility=utility, prune=None)
     assert decoded.utility == pytest.approx(means.max(), abs=1e-5)
     assert decoded.index == int(means.argmax())

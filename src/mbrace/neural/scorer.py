@@ -42,16 +42,16 @@ class GrowingRows:
         self._stored: Tensor | None = None  # with room for more
         self._count = 0
 
-    def add(self, *parts: Tensor) -> int:
-        """Append the rows of all parts; returns the index of the first new row."""
-        first, needed = self._count, self._count + sum(len(part) for part in parts)
+    def add(self, rows: Tensor) -> int:
+        """Append rows; returns the index of the first."""
+        first, needed = self._count, self._count + len(rows)
         if self._stored is None or needed > len(self._stored):
             # grow by half at least, so that steps do not copy everything each time
-            room = parts[0].new_empty((max(needed, first * 3 // 2), *parts[0].shape[1:]))
+            room = rows.new_empty((max(needed, first * 3 // 2), *rows.shape[1:]))
             if self._stored is not None:
                 room[:first] = self._stored[:first]
             self._stored = room
-        torch.cat(parts, out=self._stored[first:needed])
+        self._stored[first:needed] = rows
         self._count = needed
         return first
 
