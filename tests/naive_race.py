@@ -46,7 +46,7 @@ class NaiveRace:
         self.logprobs = None if record.logprobs is None else [record.logprobs[place] for place in order]
         self.leaves_out = options["exclude_self"] and (own or self.pool)
         self.steps: list[tuple[int, int, int, int]] = []  # as `Step`
-        self.is_close_call = False  # decided by less than the kernel's regret is exact to
+        self.is_close_call = False  # decided by less than the kernel's rounding
         self.dropped: list[float] = []  # expected utilities of those pruned, as they were then
         self.run()
 
@@ -134,7 +134,7 @@ class NaiveRace:
         self, alive: Sequence[str], drawn: Sequence[str], columns: Sequence[str]
     ) -> tuple[list[list[Fraction]], list[float]]:
         """The utilities and their means; for a draw that is left out stands the mean of the others, rounded."""
-        weights, rows, means = self.weights(drawn, columns), [], []
+        weights, rows, means, self.rounded = self.weights(drawn, columns), [], [], set()
         for hypothesis in alive:
             row = [Fraction(self.utility(hypothesis, text)) for text in columns]
             total = sum(map(Fraction.__mul__, weights, row))
@@ -149,6 +149,7 @@ class NaiveRace:
                 if sum(others):
                     left = sum(map(Fraction.__mul__, others, row)) / sum(others)
                     mean = float(left)
+                    self.rounded.add(len(rows))
                     if self.logprobs is None:
                         row[own] = Fraction(float((row[own] * (copies - 1) + left) / copies))
                     elif copies == 1:
@@ -194,6 +195,9 @@ class NaiveRace:
         totals = [[sum(map(Fraction.__mul__, part, row)) for part in parts] for row in rows]
         rival = totals[leaders[-1]]
         wins = [sum(map(Fraction.__ge__, own, rival)) for own in totals]
+        for row, own in enumerate(totals):
+            if row != leaders[-1] and {row, leaders[-1]} & self.rounded:
+                self.is_close_call |= any(abs(a - b) < 1e-9 for a, b in zip(own, rival, strict=True))
         keep = [won * 10**9 > round((1 - rule.alpha) * 10**9) * rule.bootstraps for won in wins]
         for row in leaders:
             keep[row] = True

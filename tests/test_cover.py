@@ -106,30 +106,6 @@ def test_no_n_grams_to_go_by_leave_the_list_shuffled() -> None:
     assert order_drawn(mbrace.Record(["x"], texts), 1) != order_drawn(mbrace.Record(["x"], texts), 0)
 
 
-LIBRARY: dict[str, Any] = {"cover": True, "prune": mbrace.Confidence(0.99, regret=0.1), "schedule": [8, 16, 32, 64]}
-
-
-@pytest.fixture(scope="module")
-def rows(demo_rows: list[Row]) -> list[Row]:
-    return [
-        {"id": f"s{number}", "hypotheses": row["hypotheses"][:40], "pseudo_references": row["pseudo_references"][:64]}
-        for number, row in enumerate(demo_rows[:9])
-    ]
-
-
-def test_a_race_is_the_race_over_the_list_in_this_order(rows: list[Row]) -> None:
-    for row in rows:
-        answer = mbrace.decode(row["hypotheses"], row["pseudo_references"], id=row["id"], **LIBRARY)
-        drawn = order_drawn(mbrace.Record(["x"], row["pseudo_references"], id=row["id"]), 0)
-        plain = mbrace.decode(row["hypotheses"], drawn, id=row["id"], shuffle=False, **{**LIBRARY, "cover": False})
-        assert answer == plain
-
-
-def test_one_list_of_samples(rows: list[Row]) -> None:
-    samples = rows[0]["pseudo_references"]
-    assert mbrace.decode(samples, **LIBRARY).text == mbrace.decode(samples, samples, **LIBRARY).text
-
-
 def test_what_does_not_go_with_it_is_refused() -> None:
     texts = ["a b c", "a b d", "a c d"]
     with pytest.raises(mbrace.UserError, match="cover: only valid without a sampler"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -110,9 +110,19 @@ def test_likeness_is_that_of_n_grams_in_sets(texts: list[str]) -> None:
     np.testing.assert_allclose(found, naive_likeness(texts), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_likeness_of_sentences(seed: int) -> None:
-    texts = sentences(70, seed)
+HEAD = "".join(random.Random(1).choices("abcd ж", k=999))
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        *(sentences(70, seed) for seed in range(3)),
+        [HEAD + "a" + "tail", HEAD + "a", HEAD + "bc", "short", HEAD[:500]],  # 1,000 code points are read
+        ["abc def", "abc def", "abc defЖ", "abc def😀"],  # one, two and four bytes for each
+    ],
+    ids=["sentences", "others", "more", "long texts", "layouts"],
+)
+def test_likeness_of_texts(texts: list[str]) -> None:
     np.testing.assert_allclose(likeness(texts), naive_likeness(texts), rtol=1e-5, atol=1e-6)
 
 
@@ -129,19 +139,6 @@ def test_likeness_of_sentences(seed: int) -> None:
 )
 def test_texts_that_no_n_gram_tells_apart_have_no_likeness(texts: list[str]) -> None:
     assert not likeness(texts).any()
-
-
-def test_a_text_is_looked_at_up_to_1000_code_points() -> None:
-    head = "".join(random.Random(1).choices("abcd ж", k=999))
-    texts = [head + "a" + "tail", head + "a", head + "bc", "short", head[:500]]
-    np.testing.assert_allclose(likeness(texts), naive_likeness(texts), rtol=1e-5, atol=1e-6)
-    assert (likeness(texts)[0] == likeness(texts)[1]).all()
-
-
-def test_equal_code_points_are_equal_in_every_layout_of_a_string() -> None:
-    narrow, wide = "abc def", "abc def😀"[:-1] + "Ж"
-    texts = [narrow, wide[:-1], wide, narrow + "😀"]
-    np.testing.assert_allclose(likeness(texts), naive_likeness(texts), rtol=1e-5, atol=1e-6)
 
 
 def test_n_grams_of_two_texts_and_those_of_two_others_are_not_taken_for_the_same() -> None:
@@ -218,17 +215,6 @@ def test_forecasts_of_a_window_on_any_number_of_threads_are_those_one_by_one(thr
     assert build_forecasts([], 12, threads=threads) == []
 
 
-def test_a_window_that_makes_no_sense_is_refused() -> None:
-    (forecast, first), (other, _) = build_forecasts([sentences(40, 1), sentences(40, 2)], 10)
-    means, one = np.zeros(len(first)), np.zeros(1)
-    with pytest.raises(ValueError, match="equally long"):
-        next_window([forecast], [means], one, np.zeros(2), 3)
-    with pytest.raises(ValueError, match="the mean of each hypothesis that entered"):
-        next_window([forecast, other], [means, means[1:]], np.zeros(2), np.zeros(2), 3)
-    with pytest.raises(ValueError, match="give a forecast once"):
-        next_window([forecast, forecast], [means, means], np.zeros(2), np.zeros(2), 3)
-
-
 def test_all_are_let_in_at_most_once() -> None:
     texts = sentences(40, 5)
     forecast = Forecast(texts)
@@ -240,14 +226,25 @@ def test_all_are_let_in_at_most_once() -> None:
 
 
 def test_what_makes_no_sense_is_refused() -> None:
+    assert Forecast([]).start(3).tolist() == []
+    assert likeness([]).shape == (0, 0)
     forecast = Forecast(["a b", "a c", "b c"])
     assert forecast.next(np.empty(0), 0.0, 0.0, 5).tolist() == []
     assert len(forecast.start(2)) == 2
-    with pytest.raises(ValueError, match="the first hypotheses are in already"):
-        forecast.start(2)
-    with pytest.raises(ValueError, match="the mean of each hypothesis that entered"):
-        forecast.next(np.zeros(3), 0.0, 0.0, 5)
-    with pytest.raises(TypeError, match="expected a sequence of str"):
-        Forecast(["a", 1])  # type: ignore[list-item]
-    assert Forecast([]).start(3).tolist() == []
-    assert likeness([]).shape == (0, 0)
+    (one, first), (other, _) = build_forecasts([sentences(40, 1), sentences(40, 2)], 10)
+    means = np.zeros(len(first))
+    calls: list[tuple[Callable[[], object], type[Exception], str]] = [
+        (lambda: forecast.start(2), ValueError, "the first hypotheses are in already"),
+        (lambda: forecast.next(np.zeros(3), 0.0, 0.0, 5), ValueError, "the mean of each hypothesis that entered"),
+        (lambda: Forecast(["a", 1]), TypeError, "expected a sequence of str"),  # type: ignore[list-item]
+        (lambda: next_window([one], [means], np.zeros(1), np.zeros(2), 3), ValueError, "equally long"),
+        (
+            lambda: next_window([one, other], [means, means[1:]], np.zeros(2), np.zeros(2), 3),
+            ValueError,
+            "the mean of each hypothesis that entered",
+        ),
+        (lambda: next_window([one] * 2, [means] * 2, np.zeros(2), np.zeros(2), 3), ValueError, "give a forecast once"),
+    ]
+    for call, error, message in calls:
+        with pytest.raises(error, match=message):
+            call()

@@ -164,42 +164,33 @@ def test_empty_sides_give_empty_tables(threads: int) -> None:
     assert scores([], ["a"], threads=threads).shape == (0, 1)
 
 
-def test_survivor_outside_the_index_is_refused() -> None:
-    indexes = _native.build_indexes([["a", "b"]], **DEFAULT)
-    for bad in (2, -1):
-        with pytest.raises(IndexError, match="survivor"):
-            _native.score_window(indexes, [np.array([bad])], [["a"]], beta=2.0, eps_smoothing=False)
+def made(**changes: Any) -> list[_native.ChrFIndex]:
+    return _native.build_indexes(changes.pop("texts", [["a", "b"]]), **(DEFAULT | changes))
 
 
-def test_anything_but_a_string_is_refused() -> None:
-    with pytest.raises(TypeError, match="str"):
-        _native.build_indexes([["a", 1]], **DEFAULT)  # type: ignore[list-item]
-    indexes = _native.build_indexes([["a"]], **DEFAULT)
-    with pytest.raises(TypeError, match="str"):
-        _native.score_window(indexes, [np.array([0])], [[b"a"]], beta=2.0, eps_smoothing=False)  # type: ignore[list-item]
+def scored(rows: list[int], references: Any = ("a",), **changes: Any) -> Any:
+    options = {"beta": 2.0, "eps_smoothing": False} | changes
+    return _native.score_window(made(), [np.array(rows)] if rows else [], [references], **options)  # type: ignore[arg-type]
 
 
-def test_lists_of_different_length_are_refused() -> None:
-    indexes = _native.build_indexes([["a"]], **DEFAULT)
-    with pytest.raises(ValueError, match="equally long"):
-        _native.score_window(indexes, [], [["a"]], beta=2.0, eps_smoothing=False)
-    with pytest.raises(ValueError, match="equally long"):
-        _native.score_pairs(["a"], [], **DEFAULT, beta=2.0, eps_smoothing=False)
-
-
-def test_orders_out_of_range_are_refused() -> None:
-    for bad in (
-        {"char_order": 0, "word_order": 0},
-        {"char_order": -1, "word_order": 2},
-        {"char_order": 25, "word_order": 0},
-    ):
-        with pytest.raises(ValueError, match="order"):
-            _native.build_indexes([["a"]], **bad, whitespace=False)
-
-
-def test_unknown_instruction_set_is_refused() -> None:
-    with pytest.raises(ValueError, match="portable"):
-        scores(["a"], ["b"], simd="mmx")
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: scored([2]), IndexError, "survivor"),
+        (lambda: scored([-1]), IndexError, "survivor"),
+        (lambda: made(texts=[["a", 1]]), TypeError, "str"),
+        (lambda: scored([0], [b"a"]), TypeError, "str"),
+        (lambda: scored([]), ValueError, "equally long"),
+        (lambda: _native.score_pairs(["a"], [], **DEFAULT, beta=2.0, eps_smoothing=False), ValueError, "equally long"),
+        (lambda: made(char_order=0, word_order=0), ValueError, "order"),
+        (lambda: made(char_order=-1), ValueError, "order"),
+        (lambda: made(char_order=25, word_order=0), ValueError, "order"),
+        (lambda: scored([0], simd="mmx"), ValueError, "portable"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
 
 
 def test_index_reports_its_memory() -> None:
