@@ -128,9 +128,9 @@ class Confidence:
             keep[standings.leaders()] = True
         return keep
 
-    def expected_regret(self, standings: Standings, alive: NDArray[np.bool_] | None = None) -> float:
-        """The expected regret of answering with the leaders now, over those of `alive` (a mask; all by default)."""
-        rows = np.arange(len(standings.means)) if alive is None else np.flatnonzero(alive)
+    def expected_regret(self, standings: Standings, alive: NDArray[np.bool_]) -> float:
+        """The expected regret of answering with the leaders now, over those of `alive`, a mask."""
+        rows = np.flatnonzero(alive)
         leaders = np.searchsorted(rows, np.sort(standings.leaders()))
         utilities = np.ascontiguousarray(standings.utilities[rows])
         weights = None if standings.equal_draws else standings.weights
