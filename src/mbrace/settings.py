@@ -36,7 +36,7 @@ class Race(Settings):
 
     prune: PruningFunction | str | None = setting(
         "confidence",
-        "confidence | bottom | halving | none, which is standard MBR",
+        "what drops hypotheses: confidence | bottom | halving | none (standard MBR)",
         str,
         choices=("confidence", "bottom", "halving", "none"),
         objects=True,
@@ -57,7 +57,7 @@ class Race(Settings):
     )
     regret: float | None = setting(
         None,
-        "end a race when the expected regret of answering now is at most X of the spread between hypotheses",
+        "stop when the expected regret of answering now is at most X of the spread between hypotheses",
         float,
         default="0: never, as in the paper",
         least=0,
@@ -65,7 +65,7 @@ class Race(Settings):
         needs=_CONFIDENCE,
     )
     beta: float | None = setting(
-        None, "proportion that --prune bottom drops each step", float, least=0, most=1, needs=("prune", "bottom")
+        None, "share that --prune bottom drops at each step", float, least=0, most=1, needs=("prune", "bottom")
     )
     budget: int | None = setting(
         None,
@@ -78,8 +78,8 @@ class Race(Settings):
     )
     forecast: float = setting(
         0.0,
-        f"start with {STARTERS} hypotheses; another one enters when its forecast improvement on the leader is more "
-        "than X of the spread between hypotheses, such as 0.0005; for neural utilities",
+        f"start with {STARTERS} hypotheses and admit another when its forecast gain over the leader exceeds X of the "
+        "spread between hypotheses, such as 0.0005; for neural utilities",
         float,
         default="0: all race",
         least=0,
@@ -94,7 +94,7 @@ class Race(Settings):
     )
     schedule: Schedule = setting(
         None,
-        "growing sample sizes, such as 16,32,64,128,256, or `all` to continue to the last pseudo-reference",
+        "growing numbers of pseudo-references, such as 16,32,64,128,256; `all` goes on to the last one",
         str,
         default="the utility's own",
         metavar="SIZES",
@@ -104,7 +104,7 @@ class Race(Settings):
     nbest: int = setting(1, "keep and write the N best", int, least=1, most=LARGEST, metavar="N")
     method: Method | str | None = setting(
         None,
-        "another published way to score fewer pairs, or a diverse n-best list (docs/methods.md)",
+        "another published method that scores fewer pairs, or a diverse n-best list (docs/methods.md)",
         str,
         default=RACE,
         choices=(RACE, *METHODS),
@@ -121,8 +121,8 @@ class Race(Settings):
     shuffle: bool = setting(True, "take listed pseudo-references in the order given", bool, flag="--no-shuffle")
     cover: bool = setting(
         False,
-        "take listed pseudo-references in an order in which the first few cover the n-grams of all, so that fewer are "
-        "encoded; for neural utilities, with --regret",
+        "order listed pseudo-references so that the first few cover the n-grams of all and fewer are encoded; for "
+        "neural utilities, with --regret",
         bool,
         excludes=(("shuffle", False, ""),),
     )
@@ -314,7 +314,7 @@ class Sampling(Settings):
     length_penalty: float = setting(1.0, "beam scores are log p / length ** X", float, least=-1e9, metavar="X")
     epsilon: float | None = setting(
         None,
-        "epsilon sampling's threshold; 0: none",
+        "never draw a less probable token (epsilon sampling); 0: draw any",
         float,
         default=f"{EPSILON}; 0 with top-k, top-p or min-p sampling; not sent to a server",
         least=0,
@@ -326,14 +326,14 @@ class Sampling(Settings):
         None, "draw from the K most probable tokens; 0: all", int, default="all", least=0, most=LARGEST, metavar="K"
     )
     top_p: float | None = setting(
-        None, "draw from the likeliest tokens with this total", float, default="all", least=0, most=1, metavar="P"
+        None, "draw from the most probable tokens with this total", float, default="all", least=0, most=1, metavar="P"
     )
     min_p: float | None = setting(
         None, "least probability, as a share of the best token's", float, default="none", least=0, most=1, metavar="P"
     )
     sampling: str = setting(
         "independent",
-        "arithmetic: draws are spread evenly over the model's distribution, so fewer are needed",
+        "arithmetic sampling spreads draws evenly over the model's distribution, so that fewer are needed",
         str,
         choices=("independent", "arithmetic"),
     )
@@ -388,7 +388,7 @@ class Network(Settings):
 
     model: str | None = setting(
         None,
-        "model of a neural utility: a folder or hub name (comet, xcomet, metricx have a default); for `learned` also "
+        "model of a neural utility: a folder or hub name (comet, xcomet, metricx have a default); `learned` also takes "
         "en | multilingual",
         str,
         flag="--metric-model",
@@ -440,22 +440,22 @@ class ModelSettings(Settings):
     """
 
     model: str = setting(
-        "bundled", "folder or name; with --server the model's name there", str, alias="--server-model", metavar="M"
+        "bundled", "folder or hub name; with --server, the model's name there", str, alias="--server-model", metavar="M"
     )
     source_language: str | None = setting(
-        None, "the tokenizer's code, such as deu_Latn", str, metavar="CODE", **_ENCODER
+        None, "source language by the tokenizer's code, such as deu_Latn", str, metavar="CODE", **_ENCODER
     )
     target_language: str | None = setting(None, "like --source-language", str, metavar="CODE", **_ENCODER)
     source_prefix: str = setting("", "text before each source (for T5)", str, metavar="TEXT", **_ENCODER)
     prompt: str | None = setting(
-        None, "for a decoder-only --model or a --server, with {source} in it", str, metavar="TEXT"
+        None, "request to a decoder-only --model or a --server, with {source} in it", str, metavar="TEXT"
     )
     stop: str | None = setting(None, "outputs of a --prompt or a --server end before this text", str, metavar="TEXT")
-    device: str | None = setting(None, "cuda or cpu", str, metavar="DEVICE", described=False, **_HERE)
+    device: str | None = setting(None, "cuda | cpu", str, metavar="DEVICE", described=False, **_HERE)
     dtype: str | None = setting(None, "float32 | bfloat16 | float16", str, metavar="DTYPE", **_HERE)
     server: str | None = setting(
         None,
-        f"an OpenAI-compatible server that runs --model; the key is OPENAI_API_KEY; {LOCAL}: SmolLM2, in this process",
+        f"an OpenAI-compatible server that runs --model; its key is OPENAI_API_KEY; {LOCAL}: SmolLM2, in this process",
         str,
         metavar="URL",
     )

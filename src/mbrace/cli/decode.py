@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
     add_output(parser)
     add_save_utilities(parser)
     add_top(parser)
-    parser.add_argument("--explain", metavar="ID", help="only print the race of the record with this id")
+    parser.add_argument("--explain", metavar="ID", help="print the race of the record with this id, and write nothing")
     add_utility(parser)
     add_race(parser)
     add_cluster(parser)
@@ -75,8 +75,8 @@ def add_rerank(commands: Any) -> None:
         "--qe",
         required=True,
         metavar="MODEL",
-        help="estimates quality from the source: the folder or hub name of CometKiwi, XCOMET, a referenceless COMET, "
-        "MetricX",
+        help="model that estimates quality from the source: folder or hub name of CometKiwi, XCOMET, a referenceless "
+        "COMET or MetricX",
     )
     group.add_argument("--nbest", type=int, default=1, metavar="N", help="write the N best (default: 1)")
     add_threads(group)
@@ -101,9 +101,15 @@ def add_export(commands: Any) -> None:
         description="Answers of `mbrace decode` or `translate` as JSON Lines for supervised fine-tuning, or as pairs "
         "of the best and the worst hypothesis for preference training.",
     )
-    parser.add_argument("answers", nargs="+", metavar="ANSWERS.jsonl", help="what mbrace decode or translate wrote")
     parser.add_argument(
-        "-o", "--output", default="-", metavar="OUT.jsonl", help=".gz ... .parquet by suffix; - is stdout"
+        "answers", nargs="+", metavar="ANSWERS.jsonl", help="output of mbrace decode, translate or answer"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        default="-",
+        metavar="OUT.jsonl",
+        help="output file, packed or .parquet by its suffix; - is stdout",
     )
     parser.add_argument(
         "--format",

@@ -42,15 +42,15 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "--output",
         required=True,
         metavar="OUT",
-        help="JSON Lines; .gz, .xz, .bz2, .zst or .parquet by suffix; - is stdout",
+        help="output file, packed (.gz, .xz, .bz2, .zst) or .parquet by its suffix; - is stdout",
     )
-    parser.add_argument("--window", type=int, metavar="N", help="sources at a time (default: 32; on a CPU 4)")
+    parser.add_argument("--window", type=int, metavar="N", help="sources processed at once (default: 32; on a CPU 4)")
     add_resume(parser)
     add_threads(parser)
     parser.add_argument("--prefix", default="", help="text before the line number in ids")
     parser.add_argument("--logprobs", action="store_true", help="write the pseudo-references' log-probabilities")
     parser.add_argument(
-        "--sample", type=int, default=1024, metavar="N", help="pseudo-references per source (1024; 0: none)"
+        "--sample", type=int, default=1024, metavar="N", help="pseudo-references per source (default: 1024; 0: none)"
     )
     parser.add_argument("--seed", type=seed, default=0, help="random seed (default: 0)")
     add_model(parser)

@@ -86,7 +86,7 @@ def options_from(flag: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def add_threads(group: Container) -> None:
-    group.add_argument("--threads", type=int, default=0, metavar="N", help="threads (default: all cores)")
+    group.add_argument("--threads", type=int, default=0, metavar="N", help="CPU threads (default: all cores)")
 
 
 def add_utility(parser: argparse.ArgumentParser) -> None:

@@ -52,15 +52,17 @@ def add_output(parser: argparse.ArgumentParser, *, window: bool = False) -> None
         "--output",
         default="-",
         metavar="OUT.jsonl",
-        help=".gz, .xz, .bz2, .zst or .parquet by suffix; - is stdout",
+        help="output file, packed (.gz, .xz, .bz2, .zst) or .parquet by its suffix; - is stdout",
     )
     parser.add_argument(
         "--text",
         action=argparse.BooleanOptionalAction,
-        help="write only the texts, one line per source, or JSON Lines (default: by the command and the name of OUT)",
+        help="write one text per line instead of JSON Lines (default: by the command and the name of OUT)",
     )
     if window:
-        parser.add_argument("--window", type=int, default=64, metavar="N", help="sentences at once (default: 64)")
+        parser.add_argument(
+            "--window", type=int, default=64, metavar="N", help="sentences processed at once (default: 64)"
+        )
     add_resume(parser)
 
 
@@ -72,8 +74,8 @@ def add_resume(parser: argparse.ArgumentParser) -> None:
         "--on-error",
         default="stop",
         metavar="{stop,skip,retry}",
-        help="a bad record stops the run (default), or is set aside in OUT.errors.jsonl; retry, with --resume: try the "
-        "records there again first",
+        help="a bad record stops the run (default), or is skipped and set aside in OUT.errors.jsonl; retry, with "
+        "--resume, first tries again what was set aside",
     )
 
 
@@ -88,7 +90,7 @@ def add_top(parser: argparse.ArgumentParser) -> None:
         "--top",
         type=int,
         metavar="K",
-        help="write candidate records instead of answers: the K best hypotheses, and all pseudo-references",
+        help="write candidate records with the K best hypotheses and all pseudo-references instead of answers",
     )
 
 
@@ -100,7 +102,7 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="local",
         metavar="ADDRESS",
-        help="run on the Ray cluster at ADDRESS (auto: the one that runs here), or by default start one here",
+        help="run on the Ray cluster at ADDRESS (auto: one that runs here); without ADDRESS, start one here",
     )
     group.add_argument(
         "--ray-option",
