@@ -94,7 +94,7 @@ def run(
         if folder.complete:
             folder.check_inputs()
             return summary
-        with _Connection(address) as ray, Stop() as stop:
+        with _connected(address) as ray, Stop() as stop:
             pool = plan(ray, len(paths), workers, gpus_per_worker, threads)
             while True:
                 try:
@@ -135,34 +135,29 @@ def _collect(
         progress(result.count)
 
 
-class _Connection:
-    """A connection to a cluster, closed at the end of the run unless it was open before."""
-
-    def __init__(self, address: str | None) -> None:
-        self._ray = require("ray", extra="cluster")
-        require("ray.data", extra="cluster")
-        self._started_here = not self._ray.is_initialized()
-        if not self._started_here:
-            return
-        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        try:
-            with _quiet():
-                if address is None:
-                    self._ray.init(address="local", include_dashboard=False, **options)
-                else:
-                    self._ray.init(address=address, **options)
-        except Exception as error:
-            raise UserError(
-                f"Ray at {address or 'this machine'}: cannot be reached or started ({_short(error)})"
-            ) from error
-
-    def __enter__(self) -> Any:
-        return self._ray
-
-    def __exit__(self, *error: object) -> None:
-        if self._started_here:
-            self._ray.shutdown()
+@contextlib.contextmanager
+def _connected(address: str | None) -> Iterator[Any]:
+    """Ray, connected to a cluster; the connection is closed at the end of the run unless it was open before."""
+    ray = require("ray", extra="cluster")
+    require("ray.data", extra="cluster")
+    if ray.is_initialized():
+        yield ray
+        return
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    where: dict[str, Any] = (
+        {"address": "local", "include_dashboard": False} if address is None else {"address": address}
+    )
+    try:
+        with _quiet():
+            ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:
+        raise UserError(
+            f"Ray at {address or 'this machine'}: cannot be reached or started ({_short(error)})"
+        ) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
 
 
 @contextlib.contextmanager

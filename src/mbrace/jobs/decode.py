@@ -195,21 +195,14 @@ class DecodeWorker:
             self.summary.truncated = truncated_texts(self.utility)
             for name, count in asdict(utility_cost(self.utility)).items():
                 setattr(self.summary, name, count)
-        self.summary.standard_calls += self._standard_calls(record, answer)
+        self.summary.standard_calls += self._standard_calls(record)
 
-    def _standard_calls(self, record: Record, answer: Decoded) -> int:
+    def _standard_calls(self, record: Record) -> int:
         """|H| x |R| of standard MBR, with the pseudo-references that are listed and that the schedule allows.
 
-        Equal hypotheses count once, as in the paper. Where the first step of a race scores all of them, it tells |H|.
+        Equal hypotheses count once, as in the paper.
         """
-        race = self.job.race
-        first_step_has_all = not (race.exclude_self or race.forecast or race.method is not None)
-        if not answer.steps:
-            hypotheses = 1
-        elif not first_step_has_all:
-            hypotheses = len(set(record.hypotheses))
-        else:
-            hypotheses = answer.steps[0].utility_calls // answer.steps[0].pseudo_references
+        race, hypotheses = self.job.race, len(set(record.hypotheses))
         given = record.listed(live=self.sampler is not None)
         listed = len(given) if isinstance(given, Sequence) else None  # None: as many as are wanted
         if race.schedule == "all":

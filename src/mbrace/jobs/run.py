@@ -256,7 +256,6 @@ def answer_items(
     line_of_bad = b"\n" if text else None  # text has one line per source
     pending: deque[tuple[int, Item]] = deque()  # positions and items that were read and have no outcome yet
     failed: dict[int, Bad] = {}  # by position
-    numbers: dict[int, deque[int]] = {}  # positions of the records that have no outcome yet, by identity
 
     def read() -> Iterator[Record]:
         for number, item in enumerate(items):
@@ -266,21 +265,13 @@ def answer_items(
                 failed[number] = item
             pending.append((number, item))
             if isinstance(item, Record):
-                numbers.setdefault(id(item), deque()).append(number)
                 yield item
 
-    def take_number(record: Record) -> int:
-        """The position of a record, which is forgotten."""
-        waiting = numbers[id(record)]
-        number = waiting.popleft()
-        if not waiting:
-            del numbers[id(record)]
-        return number
-
     def on_error(record: Record, error: Exception) -> None:
-        bad = failed[take_number(record)] = bad_from(record, error)
+        bad = bad_from(record, error)
         if not skip or isinstance(error, ImportError):  # a missing package is not the record's fault
             raise bad.error() if record.location is not None else error
+        failed[next(number for number, item in pending if item is record and number not in failed)] = bad
 
     def outcomes_of_failed() -> Iterator[Outcome]:
         while pending and pending[0][0] in failed:
@@ -290,6 +281,5 @@ def answer_items(
         yield from outcomes_of_failed()
         _, record = pending.popleft()
         assert isinstance(record, Record)
-        take_number(record)
         yield line(record, found), None
     yield from outcomes_of_failed()
