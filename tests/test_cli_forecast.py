@@ -17,7 +17,6 @@ from mbrace.cli.options import race_settings
 from mbrace.cli.parser import make_parser
 from mbrace.forecast import MOST, STARTERS
 from mbrace.result import RaceRecorder
-from mbrace.settings import Race, Sampling
 from mbrace.utilities.named import NAMED
 
 SIZES = [16, 32, 64]
@@ -164,27 +163,14 @@ def test_a_recorded_race_takes_in_hypotheses_that_enter_later(rows: list[Row]) -
 # options from files, and presets
 
 
-def chosen(command: str, *options: str) -> tuple[Race, Sampling]:
-    """How `--preset fast` races and samples with these options."""
-    args = make_parser(command).parse_args([command, "--preset", "fast", *options])
-    return race_settings(args, command)
-
-
 def test_a_preset_depends_on_the_kind_of_utility_and_never_on_the_device() -> None:
-    for utility in NAMED:
-        encodes = utility in ("comet", "embedding", "learned", "bertscore")
-        race, sampling = chosen("decode", "--utility", utility, "--device", "cuda")
-        assert (race.forecast, race.cover, race.regret) == ((0.0005, True, 0.04) if encodes else (0.0, False, 0.04))
-        assert (race, sampling) == chosen("decode", "--utility", utility, "--device", "cpu")
-        race, sampling = chosen("translate", "--utility", utility)
-        assert (race.forecast, race.regret) == ((0.0005, 0.03) if encodes else (0.0, 0.04))
-        assert (sampling.sampling, sampling.beam) == ("arithmetic", 256)
-    for mixture, forecast in (
-        ("chrf++:0.5+comet:0.5", 0.0005),
-        ("comet:0.5+my.module:f:1", 0.0),
-        ("chrf:1+bleu:1", 0.0),
-    ):
-        assert chosen("decode", "--utility", mixture)[0].forecast == forecast
+    mixtures = ["chrf++:0.5+comet:0.5", "comet:0.5+my.module:f:1", "chrf:1+bleu:1"]
+    for utility in (*NAMED, *mixtures):
+        encodes = utility in ("comet", "embedding", "learned", "bertscore", mixtures[0])
+        for device in ("cpu", "cuda"):
+            command = ["decode", "--preset", "fast", "--utility", utility, "--device", device]
+            race, _ = race_settings(make_parser("decode").parse_args(command), "decode")
+            assert (race.forecast, race.cover, race.regret) == ((0.0005, True, 0.04) if encodes else (0.0, False, 0.04))
 
 
 def test_a_preset_runs_as_the_options_that_it_stands_for(source: Path, tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def test_a_byte_order_mark_and_blank_lines_at_the_end_change_nothing(
     for name, data in files.items():
         Path(name).write_bytes(data)
         Path(f"other-{name}").write_bytes(VARIANTS[variant](data))
+    flat = ["--hypotheses", "four.txt"]
     for command in (
         ["decode", "{}c.jsonl"],
         ["decode", "{}c.jsonl", "--text"],
@@ -144,26 +145,9 @@ def test_files_get_the_mode_that_the_umask_gives(mask: int, tmp_path: Path) -> N
     old = os.umask(mask)
     try:
         for name in ("o.jsonl", "o.txt", "o.jsonl.gz", "o.parquet"):
-            options = ["--text"] if name == "o.txt" else []
-            assert (
-                main(["decode", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/{name}", "--on-error", "skip", *options])
-                == 0
-            )
-            assert (
-                main(
-                    [
-                        "decode",
-                        f"{tmp_path}/in.jsonl",
-                        "-o",
-                        f"{tmp_path}/{name}",
-                        "--on-error",
-                        "skip",
-                        "--force",
-                        *options,
-                    ]
-                )
-                == 0
-            )
+            command = ["decode", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/{name}", "--on-error", "skip"]
+            for more in ([], ["--force"]):
+                assert main([*command, *more, *(["--text"] if name == "o.txt" else [])]) == 0
     finally:
         os.umask(old)
     made = list(tmp_path.glob("o.*"))
