@@ -45,7 +45,6 @@ def test_a_byte_order_mark_and_blank_lines_at_the_end_change_nothing(
     for name, data in files.items():
         Path(name).write_bytes(data)
         Path(f"other-{name}").write_bytes(VARIANTS[variant](data))
-    flat = ["--hypotheses", "four.txt"]
     for command in (
         ["decode", "{}c.jsonl"],
         ["decode", "{}c.jsonl", "--text"],
