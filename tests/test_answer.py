@@ -179,6 +179,13 @@ def test_votes_count_numbers_by_value_and_leave_out_what_does_not_match(model: M
     assert answer.decoded.pseudo_references == answer.draws - answer.receipt.unmatched
 
 
+def test_a_prompt_that_the_server_refuses_fails_for_that_reason_in_a_vote_too(model: Model) -> None:
+    model.plan = lambda number: "400" if "bad" in str(model.bodies[number - 1]["messages"]) else None
+    for utility in (None, mbrace.ExactMatch(), mbrace.ExactMatch(pattern="[a-z]+")):
+        with pytest.raises(mbrace.UserError, match="status 400: so it is"):
+            server(model).answer("bad", utility=utility)
+
+
 @pytest.mark.parametrize(
     ("text", "number"),
     [

@@ -6,7 +6,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -289,7 +289,7 @@ class _KeptDraws:
     def __init__(self, source: Sampler, answer_in: Callable[[str], object] | None) -> None:
         self._source, self._answer_in = source, answer_in
         self._open: deque[Record] = deque()  # read, and not answered yet
-        self._drawn: dict[int, dict[Want, Draws]] = {}  # by identity: several records may have the same id
+        self._drawn: dict[int, dict[tuple[int, int], Draws]] = {}  # by identity: records may have the same id
 
     def followed(self, records: Iterable[Record]) -> Iterator[Record]:
         """The records as they are read."""
@@ -300,13 +300,13 @@ class _KeptDraws:
     def start(self, records: Sequence[Record]) -> FunctionDrawer:
         """Begin a window."""
         drawer = self._source.start(records)
+        drawn = [self._drawn.setdefault(id(record), {}) for record in records]
 
         def draw(wants: Sequence[Want]) -> list[Draws]:
-            kept = [self._drawn.setdefault(id(records[want.sentence]), {}) for want in wants]
-            missing = [want for want, known in zip(wants, kept, strict=True) if replace(want, sentence=0) not in known]
+            missing = [want for want in wants if (want.first, want.count) not in drawn[want.sentence]]
             for want, draws in zip(missing, drawer.draw(missing) if missing else (), strict=True):
-                self._drawn[id(records[want.sentence])][replace(want, sentence=0)] = self._usable(draws)
-            return [known[replace(want, sentence=0)] for want, known in zip(wants, kept, strict=True)]
+                drawn[want.sentence][want.first, want.count] = self._usable(draws)
+            return [drawn[want.sentence][want.first, want.count] for want in wants]
 
         return FunctionDrawer(draw)
 
@@ -325,9 +325,9 @@ class _KeptDraws:
             return draws
         places = [place for place, text in enumerate(draws.texts) if self._answer_in(text) is not None]
         unmatched, logprobs = len(draws.texts) - len(places), draws.logprobs
-        return Draws(
-            [draws.texts[place] for place in places],
-            None if logprobs is None else [logprobs[place] for place in places],
-            draws.unusable + unmatched,
+        return draws._replace(
+            texts=[draws.texts[place] for place in places],
+            logprobs=None if logprobs is None else [logprobs[place] for place in places],
+            unusable=draws.unusable + unmatched,
             receipt=(draws.receipt or Receipt()) + Receipt(unmatched=unmatched),
         )

@@ -8,7 +8,6 @@ import json
 import logging
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,20 +143,19 @@ class _Site:
     async def race(self, request: Request) -> Response:
         """The steps of a race as lines of JSON, for the page."""
         asked = await self._asked(request, chat=True)
-        steps: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        steps: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()  # None: there are no more
         loop = asyncio.get_running_loop()
 
         def tell(step: dict[str, Any]) -> None:
             loop.call_soon_threadsafe(steps.put_nowait, step)
 
         task = self._start(asked, tell)
+        task.add_done_callback(lambda _: steps.put_nowait(None))
 
         async def lines() -> AsyncIterator[str]:
             try:
-                while not (task.done() and steps.empty()):
-                    with suppress(asyncio.TimeoutError):
-                        step = await asyncio.wait_for(steps.get(), 0.1)
-                        yield json.dumps(step) + "\n"
+                while (step := await steps.get()) is not None:
+                    yield json.dumps(step) + "\n"
                 try:
                     yield json.dumps({"answer": reply(asked, task.result(), self.model)}) + "\n"
                 except Exception as error:

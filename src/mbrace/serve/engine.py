@@ -47,7 +47,6 @@ class SharedWindow:
         self.name, self.schedule, self.needs_source = utility.name, utility.schedule, utility.needs_source
         self._window, self._lock = _Window(utility), threading.Lock()
         self._waiting: SimpleQueue[tuple[_Window, Sequence[Ask], Future[Tables]] | None] = SimpleQueue()
-        self.largest = 0  # races in one batch
         threading.Thread(target=self._work, name="mbrace-window", daemon=True).start()
 
     def start(self, sentences: Sequence[Sentence]) -> _SharedScorer:
@@ -84,7 +83,6 @@ class SharedWindow:
                     batch.append(more)
             except Empty:
                 pass
-            self.largest = max(self.largest, len(batch))
             for window in {id(each[0]): each[0] for each in batch}.values():
                 self._answer(window, [(asks, found) for own, asks, found in batch if own is window])
             del first, batch, window  # a window that is over should go

@@ -70,18 +70,14 @@ def cost_of(answer: Any) -> Cost:
     return Cost(requests=1, prompt_tokens=prompt, completion_tokens=completion)
 
 
-def token_scores(found: Any) -> Sequence[Any]:
-    """The log-probabilities of an output's tokens, in the form of either endpoint; empty if there are none."""
-    if not isinstance(found, dict):
-        return ()
-    if isinstance(found.get("content"), list):
-        return [token.get("logprob") for token in found["content"]]
-    return found.get("token_logprobs") or ()
-
-
 def _logprob(found: Any, *, is_blank: bool) -> float | None:
-    """The sum of the log-probabilities of an output's tokens; 0 for an output without any."""
-    values = token_scores(found)
+    """The sum of the log-probabilities of an output's tokens, in the form of either endpoint; 0 for an output without
+    any."""
+    values: Sequence[Any] = ()
+    if isinstance(found, dict) and isinstance(found.get("content"), list):
+        values = [token.get("logprob") for token in found["content"]]
+    elif isinstance(found, dict):
+        values = found.get("token_logprobs") or ()
     if not values:
         return 0.0 if is_blank else None
     if not all(type(value) in (int, float) for value in values):
