@@ -323,9 +323,9 @@ def run_time_tables(rows: Sequence[Row]) -> list[PageTable]:
             ]
             lines.append((phase, cells))
         one = own[0]
-        measured = f"{one['sentences']} sentences, mean of {one['trials']} trials, {one['device']}"
+        counts = f"{counted(one['sentences'], 'sentence')}, mean of {counted(one['trials'], 'trial')}"
         way = f"{one['window']} sentences at a time, pseudo-references drawn {one['draw']}"
-        caption = f"{pair}, {describe(utility)}: {measured}; {way}"
+        caption = f"{pair}, {describe(utility)}: {counts}, {one['device']}; {way}"
         shown.append(PageTable(pair, utility, caption, ["seconds", *TABLE_2], lines))
     return shown
 
