@@ -51,7 +51,7 @@ def test_a_run_ended_by_a_signal_and_resumed_writes_the_bytes_of_one_that_was_no
 
 
 @pytest.mark.parametrize("suffix", [".jsonl.gz", ".jsonl.xz", ".jsonl.bz2", ".jsonl.zst"])
-@pytest.mark.parametrize("share", [1.0, 0.5])
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.02])
 def test_a_packed_file_that_an_early_version_wrote_or_was_writing_is_continued(
     suffix: str, share: float, tmp_path: Path, candidates: Path, small_rows: list[Row]
 ) -> None:

@@ -68,7 +68,7 @@ def whole_lines(path: str) -> Iterator[bytes]:
                 yield line
                 found = True
     except UserError as error:
-        if not (found and packing_of(path)):
+        if not (packing_of(path) and (found or os.path.exists(path + SUFFIX))):  # ours, however early it was cut off
             remedy = f"it is not an answer of mbrace that can be continued: use {FORCE} to start over"
             raise UserError(f"{error.message}; {remedy}") from error
 
