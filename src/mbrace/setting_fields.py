@@ -287,6 +287,7 @@ _STUDY = "was removed: the study was run once, and its findings are in results/"
 _METHOD, _UTILITY, _SERVER, _RAY = (
     f"is an option of {name} now:" for name in ("the method", "the utility", "the server", "--ray")
 )
+_RETRY = "was removed: OUT.errors.jsonl names file and line; give those records, corrected, as an input of their own"
 REMOVED: dict[str, str] = {
     "methods": f"{_STUDY}METHODS.md",
     "timed": f"{_STUDY}METHODS.md",
@@ -325,7 +326,7 @@ REMOVED: dict[str, str] = {
     "workers": f"{_RAY} {Parameter('workers', 8, 'ray')}",
     "gpus_per_worker": f"{_RAY} {Parameter('gpus_per_worker', 1, 'ray')}",
     "shard_size": f"{_RAY} {Parameter('shard_size', 1024, 'ray')}",
-    "retry_errors": f"is {Parameter('resume', True)} and {Parameter('on_error', 'retry')} now",
+    "retry_errors": _RETRY,
     "json": f"is {Parameter('text', False)} now",
     "minutes": "was removed: `timeout 60m mbrace ...` ends a run after the current window, and --resume continues it",
     "limit": "was removed: `head -n N SOURCES` makes a shorter file",
@@ -363,4 +364,5 @@ REMOVED_VALUES: dict[tuple[str, str], str] = {
     ("method", "aggregate-to-fine"): REMOVED["fine_top"],
     ("method", "medoids"): REMOVED["select"],
     ("qe", "learned"): "was removed: a random shortlist was better",
+    ("on_error", "retry"): _RETRY,
 }

@@ -130,8 +130,6 @@ def run_export(args: argparse.Namespace) -> int:
     from mbrace.jobs.export import ExportJob
     from mbrace.jobs.run import items_of
 
-    if args.on_error == "retry":
-        raise UserError("--on-error retry: an export has nothing to try again; run it with --force")
     run_options(args)
     if args.format == "preference" and args.output == "-":
         raise UserError("--format preference: records left out go to OUT.errors.jsonl; give a file with -o OUT")

@@ -7,7 +7,6 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from mbrace.cli.messages import log, say, shows_progress
@@ -73,9 +72,8 @@ def add_resume(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--on-error",
         default="stop",
-        metavar="{stop,skip,retry}",
-        help="a bad record stops the run (default), or is skipped and set aside in OUT.errors.jsonl; retry, with "
-        "--resume, first tries again what was set aside",
+        metavar="{stop,skip}",
+        help="a bad record stops the run (default), or is skipped and set aside in OUT.errors.jsonl",
     )
 
 
@@ -142,7 +140,7 @@ def run_candidates(job: Job, args: argparse.Namespace) -> int:
 
 def read_input(job: Job, args: argparse.Namespace) -> tuple[Iterable[Item], int | None]:
     """The records, and their number where that is cheap to find out."""
-    from mbrace.io.candidates import checked_input, expand, read_flat
+    from mbrace.io.candidates import check_inputs, expand, read_flat
     from mbrace.jobs.run import items_of
 
     sizes = {"num_candidates": args.num_candidates, "num_references": args.num_references}
@@ -162,8 +160,8 @@ def read_input(job: Job, args: argparse.Namespace) -> tuple[Iterable[Item], int 
     if args.num_references is not None and args.references is None:
         raise UserError("--num-references: only valid with --references; the hypotheses are the others")
     files = list(filter(None, (args.hypotheses, args.references, args.source)))
-    read = partial(read_flat, args.hypotheses, args.references, source=args.source, **sizes)
-    return checked_input(read, files, output=args.output), None
+    check_inputs(files, args.output)
+    return read_flat(args.hypotheses, args.references, source=args.source, **sizes), None
 
 
 def _refuse_flat_text(paths: list[str]) -> None:

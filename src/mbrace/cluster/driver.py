@@ -70,9 +70,6 @@ def run(
     if folder := getattr(job, "save_utilities", None):
         reason = "not on a cluster, whose workers may not see that folder; run on one machine, one input after another"
         raise SettingError("save_utilities", folder, reason)
-    if on_error == "retry":
-        reason = "not on a cluster; give the records set aside as an input of their own"
-        raise SettingError("on_error", on_error, reason)
     for module in ("ray", "ray.data"):  # before anything is made or replaced
         require(module, extra="cluster")
     paths = expand(inputs)

@@ -10,7 +10,7 @@ import os
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 from mbrace.errors import RecordError, UserError, check_whole, plain
 from mbrace.io.folders import Manifest
@@ -27,7 +27,6 @@ from mbrace.io.reading import (
 )
 from mbrace.records import Location, Record, digest, record_from
 
-Value = TypeVar("Value")
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 
 
@@ -269,23 +268,6 @@ def _groups(path: str, size: int) -> Iterator[list[str]]:
             line = (number - 1) * size + len(group)
             raise UserError(f"{path}:{line}: ends inside source {number}; lines must be a multiple of {size}")
         yield group
-
-
-class Rereadable(Generic[Value]):
-    """An iterable that is read again from its beginning each time it is iterated over."""
-
-    def __init__(self, read: Callable[[], Iterator[Value]]) -> None:
-        self._read = read
-
-    def __iter__(self) -> Iterator[Value]:
-        return self._read()
-
-
-def checked_input(read: Callable[[], Iterator[Value]], paths: Sequence[str], *, output: str) -> Iterable[Value]:
-    """What `read` reads from the files `paths`, once `check_inputs` has found nothing wrong with them: as often as it
-    is iterated over, unless one of them is a stream."""
-    check_inputs(paths, output)
-    return Rereadable(read) if all(os.path.isfile(path) or "://" in path for path in paths) else read()
 
 
 def expand(patterns: Paths) -> list[str]:

@@ -135,9 +135,9 @@ class Output:
     def __init__(
         self,
         path: str,
-        *,
         resume: bool = False,
         force: bool = False,
+        *,
         text: bool = False,
         settings: dict[str, Any] | None = None,
         tables: UtilityFolder | None = None,
@@ -300,16 +300,6 @@ class Output:
         if self._lines:
             lines, self._lines = self._lines, []
             self._write(self._descriptor, b"".join(lines), self.path)
-
-    def rewrite(self, lines: Iterable[bytes]) -> None:
-        """Replace all lines, in one step, for the run that continues after this one."""
-        try:
-            with replacing(self.files.lines) as temporary, open(temporary, "wb") as file:
-                file.writelines(lines)
-        except OSError as error:
-            kept = "the older file is kept as it was: make room and try again"
-            raise UserError(f"{self.path}: {error.strerror}; {kept}") from error
-        self._is_copy = False
 
     def _write(self, descriptor: int, data: bytes, path: str) -> None:
         if self._failed:

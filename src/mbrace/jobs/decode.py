@@ -56,9 +56,8 @@ def decode_file(
 
     An `output` that exists is an error unless `resume` continues after the answers in it or `force` replaces it; a run
     is resumed only with the same settings, and with objects of the same names. A bad record stops the run, or with
-    `on_error="skip"` is set aside in OUTPUT.errors.jsonl; "retry", with `resume`, first tries those again that an
-    earlier run set aside there. `progress` is called with the number of records done since its last call; True shows a
-    progress bar if stderr is a terminal.
+    `on_error="skip"` is set aside in OUTPUT.errors.jsonl. `progress` is called with the number of records done since
+    its last call; True shows a progress bar if stderr is a terminal.
     """
     folder = None if save_utilities is None else os.fspath(save_utilities)
     job = DecodeJob(utility, settings_from(Race, race, settings, decode_file), text, folder, top)

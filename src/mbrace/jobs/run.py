@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 from mbrace.errors import FORCE, MOST_THREADS, RESUME, ServiceError, SettingError, UserError, check_whole
-from mbrace.io.candidates import Bad, Item, Paths, Row, bad_from, checked_input, expand, read_items
+from mbrace.io.candidates import Bad, Item, Paths, Row, bad_from, check_inputs, expand, location_of, read_items
 from mbrace.io.output import Output, OutputFiles
-from mbrace.jobs.resuming import retry_set_aside, skip_answered
+from mbrace.io.reading import parse_json
 from mbrace.jobs.terminal import Stop, progress_bar
-from mbrace.records import Record
+from mbrace.records import Location, Record
 from mbrace.result import Phases
-from mbrace.setting_fields import nearest
+from mbrace.setting_fields import REMOVED_VALUES, nearest
 from mbrace.windows import OnError
 
 Found = TypeVar("Found")
 Outcome: TypeAlias = "tuple[bytes | None, Bad | None]"  # the line to write, and why an item was set aside
-ErrorPolicy: TypeAlias = Literal["stop", "skip", "retry"]
+ErrorPolicy: TypeAlias = Literal["stop", "skip"]
 Progress: TypeAlias = "Callable[[int], None] | bool"
 
 
@@ -67,8 +68,7 @@ class RunOptions:
     """What every run may be told, on one machine or on a cluster.
 
     `threads` are those of the utility and of the model (0: all cores). `resume` continues after the answers in the
-    output, `force` replaces them. `on_error="skip"` sets a bad record aside in OUTPUT.errors.jsonl; with "retry", a
-    resumed run first tries those again that an earlier one set aside, and reads its input twice.
+    output, `force` replaces them. `on_error="skip"` sets a bad record aside in OUTPUT.errors.jsonl.
     """
 
     threads: int = 0
@@ -79,7 +79,9 @@ class RunOptions:
     def __post_init__(self) -> None:
         """Refuse options that make no sense."""
         if self.on_error not in get_args(ErrorPolicy):
-            raise SettingError("on_error", self.on_error, f"unknown{nearest(self.on_error, get_args(ErrorPolicy))}")
+            removed = REMOVED_VALUES.get(("on_error", self.on_error))
+            reason = removed or f"unknown{nearest(self.on_error, get_args(ErrorPolicy))}"
+            raise SettingError("on_error", self.on_error, reason)
         check_whole("threads", self.threads, least=0, most=MOST_THREADS)
         if self.resume and self.force:
             raise UserError(f"{RESUME} and {FORCE}: give one of them")
@@ -131,8 +133,8 @@ class Job(Protocol):
 def items_of(job: Job, inputs: Paths, output: str | os.PathLike[str], *, others: Sequence[str] = ()) -> Iterable[Item]:
     """The items of a job's input files, once those and the `others` that it reads are seen to be there."""
     paths = expand(inputs)
-    read = partial(read_items, paths, job.item, records=job.reads_records)
-    return checked_input(read, [*paths, *others], output=os.fspath(output))
+    check_inputs([*paths, *others], os.fspath(output))
+    return read_items(paths, job.item, records=job.reads_records)
 
 
 def run_job(
@@ -152,10 +154,8 @@ def run_job(
     the number of items done since its last call, or True for a bar on stderr, where `total` is the number of items.
     `options` are those of the command line, saved in OUTPUT.run.json.
     """
-    output, resume, retries = os.fspath(output), how.resume, how.on_error == "retry"
-    if retries and not resume:
-        raise SettingError("on_error", "retry", f"only valid with {RESUME}")
-    if not (resume or how.force):
+    output = os.fspath(output)
+    if not (how.resume or how.force):
         OutputFiles(output).refuse_existing()
         if folder := getattr(job, "save_utilities", None):
             from mbrace.io.folders import refuse_existing_tables
@@ -165,23 +165,14 @@ def run_job(
     with ExitStack() as stack:
         stop = stack.enter_context(Stop(getattr(worker, "interrupt", None))) if handle_signals else None
         settings = job.describe()
-        files: dict[str, Any] = {
-            "text": job.text,
-            "settings": settings,
-            "tables": getattr(worker, "utility_folder", None),
-        }
-        retried = 0
-        if retries:
-            with Output(output, resume=True, **files) as before, _ended_by(stop):
-                before.interrupted = True  # it is only read
-                retried = retry_set_aside(worker, items, before, lambda some: _until(some, stop))
-        out = stack.enter_context(Output(output, resume=resume, force=how.force, options=options, **files))
+        tables = getattr(worker, "utility_folder", None)
+        out = stack.enter_context(
+            Output(output, how.resume, how.force, text=job.text, settings=settings, tables=tables, options=options)
+        )
         if isinstance(progress, bool):
             progress = progress and not (output == "-" and sys.stdout.isatty())  # not both on one terminal
             progress = stack.enter_context(progress_bar(settings.get("command", "running"), total, shown=progress))
-        summary = run_worker(worker, items, out, skip=how.on_error != "stop", stop=stop, advance=progress)
-        summary.kept -= retried
-        return summary
+        return run_worker(worker, items, out, skip=how.on_error == "skip", stop=stop, advance=progress)
 
 
 def run_worker(
@@ -197,6 +188,8 @@ def run_worker(
     summary = worker.summary
     started = time.perf_counter()
     rest = skip_answered(items, output)
+    if stop is not None:
+        rest = iter(partial(stop.read, rest), None)  # the items until a signal arrives
     output.start()
     summary.kept = output.written.kept
     advance(summary.kept)
@@ -205,11 +198,11 @@ def run_worker(
         stop.under_way = lambda: len(pending)
 
     def read() -> Iterator[Item]:
-        for item in _until(rest, stop):
+        for item in rest:
             pending.append(item)
             yield item
 
-    with _ended_by(stop):
+    try:
         for line, bad in worker(read(), skip=skip):
             item = pending.popleft()
             output.add(line, bad)
@@ -218,6 +211,9 @@ def run_worker(
                 output.note_answered(item)
             output.flush()
             advance(1)
+    except ServiceError:
+        if stop is None or stop.signal is None:  # a signal may end a wait for a server, which is no error
+            raise
     summary = worker.summary
     summary.signal = None if stop is None else stop.signal
     output.interrupted = summary.signal is not None
@@ -226,19 +222,63 @@ def run_worker(
     return summary
 
 
-def _until(items: Iterator[Item], stop: Stop | None) -> Iterator[Item]:
-    """The items until a signal arrives."""
-    return items if stop is None else iter(lambda: stop.read(items), None)
+def skip_answered(items: Iterable[Item], output: Output) -> Iterator[Item]:
+    """The items after those that an earlier run answered or set aside; the files must match the input, in order."""
+    source = iter(items)
+    answers, errors = output.written, output.written_errors
+    if answers.line is None and errors.line is None:
+        return source
+    for item in source:
+        if errors.line is not None and _location(errors.line, output) == location_of(item):
+            if not output.text:
+                errors.keep()
+                continue
+            if answers.line is None:  # killed before it wrote the empty line of this record
+                return itertools.chain([item], source)
+            errors.keep()
+        if answers.line is None:
+            return itertools.chain([item], source)
+        _check_same(item, answers.line, answers.kept + 1, output)
+        if isinstance(item, Record) and not output.note_answered(item):
+            raise UserError(
+                f"{item.where}: {RESUME}: {output.path} was made from other records up to here, with the same "
+                f"ids but another content; give the input the output was made from, or {FORCE} to start over"
+            )
+        answers.keep()
+    if answers.line is not None:
+        raise UserError(
+            f"{output.path}: {RESUME}: has more answers than the input has records; "
+            f"give the input it was made from, or {FORCE} to start over"
+        )
+    return source
 
 
-@contextmanager
-def _ended_by(stop: Stop | None) -> Iterator[None]:
-    """In this block, a signal may end a wait for a server, which is no error."""
-    try:
-        yield
-    except ServiceError:
-        if stop is None or stop.signal is None:
-            raise
+def _check_same(item: Item, line: bytes, number: int, output: Output) -> None:
+    if output.text and isinstance(item, Record):
+        return
+    where = f"{output.path}:{number}"
+    fields = {} if output.text else parse_json(line, where)
+    identity = fields.get("id") if isinstance(fields, dict) else None
+    if not output.text and not isinstance(identity, (str, int)):
+        raise UserError(f"{where}: {RESUME}: not an answer of mbrace; use {FORCE} to replace the file")
+    theirs = item.id if isinstance(item, Record) else None
+    if identity != theirs and not (output.path.endswith(".parquet") and str(identity) == str(theirs)):
+        raise UserError(
+            f"{location_of(item)}: {RESUME}: {where} answers record {identity!r} where the input has "
+            f"{'a bad record' if isinstance(item, Bad) else repr(theirs)}; "
+            f"give the input the output was made from, or {FORCE} to start over"
+        )
+    made_of = (fields["source"], fields.get("reference")) if "source" in fields else None  # only candidate files say
+    if made_of is not None and isinstance(item, Record) and made_of != (item.source, item.reference):
+        raise UserError(f"{where}: {RESUME}: not made of {item.where}; give the same sources, or {FORCE} to start over")
+
+
+def _location(line: bytes, output: Output) -> Location:
+    where = output.files.errors
+    fields = parse_json(line, where)
+    if not isinstance(fields, dict):
+        raise UserError(f"{where}: {RESUME}: not written by mbrace; use {FORCE} to start over")
+    return Location(str(fields.get("file")), int(fields.get("line") or 0))
 
 
 def answer_items(
