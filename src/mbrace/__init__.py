@@ -25,11 +25,7 @@ if TYPE_CHECKING:  # the same names as `_NAMES` below, for type checkers and edi
     from mbrace.jobs.decode import decode_file as decode_file, rerank_file as rerank_file
     from mbrace.jobs.export import export_file as export_file
     from mbrace.jobs.generate import generate_file as generate_file
-    from mbrace.jobs.tables import (
-        TableDecoder as TableDecoder,
-        decode_table as decode_table,
-        table_records as table_records,
-    )
+    from mbrace.jobs.tables import decode_table as decode_table, table_records as table_records
     from mbrace.jobs.translate import translate_file as translate_file
     from mbrace.methods.aggregate import AggregateReferences as AggregateReferences
     from mbrace.methods.centroid import CentroidReferences as CentroidReferences
@@ -73,7 +69,7 @@ _NAMES = {
     "mbrace.jobs.decode": "decode_file rerank_file",
     "mbrace.jobs.export": "export_file",
     "mbrace.jobs.generate": "generate_file",
-    "mbrace.jobs.tables": "TableDecoder decode_table table_records",
+    "mbrace.jobs.tables": "decode_table table_records",
     "mbrace.jobs.translate": "translate_file",
     "mbrace.methods.aggregate": "AggregateReferences",
     "mbrace.methods.centroid": "CentroidReferences",

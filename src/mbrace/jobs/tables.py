@@ -7,7 +7,7 @@ prefix `mbr_`, since a table already has `pseudo_references`.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mbrace.api import decode_corpus
@@ -38,13 +38,17 @@ def decode_table(table: Any, *, prefix: str = "mbr_", **options: Any) -> Any:
     that was passed to `on_error` has nothing in the new columns.
     """
     arrow = arrow_table(table)
-    nbest = _nbest(options)
-    _refuse_collisions(arrow.column_names, prefix)
+    race: Race | None = options.get("race")
+    nbest = options.get("nbest", 1) if race is None else race.nbest
+    for name in ("text", "utility", *NUMBERS, "survivors", "nbest"):
+        if f"{prefix}{name}" in arrow.column_names:
+            raise UserError(f"column {prefix}{name}: exists; give another prefix than {prefix!r} for the new columns")
     given = options.pop("on_error", None)
     left_out: set[int] = set()
 
     def on_error(record: Record, error: Exception) -> None:
-        left_out.add(_row_of(record))
+        assert record.location is not None
+        left_out.add(record.location.line)
         given(record, error)
 
     def records() -> Iterator[Record]:
@@ -60,40 +64,6 @@ def decode_table(table: Any, *, prefix: str = "mbr_", **options: Any) -> Any:
     found = iter(list(decode_corpus(records(), **options, on_error=None if given is None else on_error)))
     aligned = [None if number in left_out else next(found) for number in range(arrow.num_rows)]
     return _joined(table, arrow, _answers_table(aligned, nbest, prefix))
-
-
-class TableDecoder:
-    """For `Dataset.map(TableDecoder(...), batched=True, with_indices=True)`: adds the columns of `decode_table`.
-
-    `options` are those of `decode_corpus`. With an `id` column, `with_indices` is not needed. Answers do not depend on
-    the batch size or the number of processes.
-    """
-
-    def __init__(self, *, prefix: str = "mbr_", **options: Any) -> None:
-        if "on_error" in options:
-            raise UserError("on_error: a map needs an answer for every row; use decode_table")
-        self._prefix, self._options = prefix, options
-
-    def __call__(self, batch: Mapping[str, Sequence[Any]], indices: Sequence[int] | None = None) -> dict[str, Any]:
-        """The new columns of a batch: lists of as many values as it has rows."""
-        names = [name for name in batch if name in FIELDS]
-        _refuse_collisions(list(batch), self._prefix)
-        if "id" not in names and indices is None:
-            raise UserError("id: no such column; random numbers depend on it: map(..., with_indices=True), or add one")
-        size = len(next(iter(batch.values()))) if batch else 0
-        columns = {name: list(batch[name]) for name in names}  # by position: a Series would be indexed by its labels
-        numbers = range(size) if indices is None else map(int, indices)
-        records = []
-        for row, number in enumerate(numbers):
-            records.append(_record({name: _plain(column[row]) for name, column in columns.items()}, number))
-        answers = decode_corpus(records, **self._options)
-        rows = [_answer_fields(answer, _nbest(self._options), self._prefix) for answer in answers]
-        return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
-
-
-def _nbest(options: Mapping[str, Any]) -> int:
-    race: Race | None = options.get("race")
-    return options.get("nbest", 1) if race is None else race.nbest
 
 
 def arrow_table(table: Any) -> Any:
@@ -137,45 +107,24 @@ def _record(fields: dict[str, Any], number: int) -> Record:
     return record_from(fields, location=Location("row", number), default_id=number)
 
 
-def _row_of(record: Record) -> int:
-    assert record.location is not None
-    return record.location.line
-
-
-def _plain(value: Any) -> Any:
-    """A value of a batch, with NumPy arrays and Arrow columns as lists."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return value.as_py() if hasattr(value, "as_py") else value
-
-
-def _answer_fields(answer: Decoded, nbest: int, prefix: str) -> dict[str, Any]:
-    """The fields of an answer, as in files."""
-    fields = parse_json(answer_line(answer, text=False, nbest=nbest), "answer")
-    fields["text"] = valid_unicode(fields["text"], "Arrow")
-    return {f"{prefix}{name}": value for name, value in fields.items() if name != "id"}
-
-
-def _refuse_collisions(names: Iterable[str], prefix: str) -> None:
-    added = {f"{prefix}{name}" for name in ("text", "utility", *NUMBERS, "survivors", "nbest")}
-    for name in names:
-        if name in added:
-            raise UserError(f"column {name}: exists; give another prefix than {prefix!r} for the new columns")
-
-
 def _answers_table(answers: Sequence[Decoded | None], nbest: int, prefix: str) -> Any:
     """A table of pyarrow with a row per answer; nulls where there is no answer."""
     pyarrow = require("pyarrow", extra="parquet")
     whole, text, number = pyarrow.int64(), pyarrow.string(), pyarrow.float64()
     types = {"text": text, "utility": number, **dict.fromkeys(NUMBERS, whole), "survivors": pyarrow.list_(whole)}
     types["nbest"] = pyarrow.list_(pyarrow.struct([("text", text), ("index", whole), ("utility", number)]))
-    rows = [{} if answer is None else _answer_fields(answer, nbest, "") for answer in answers]
-    columns = {}
-    for name, kind in types.items():
-        values = [row.get(name) for row in rows]
-        if name not in OPTIONAL or any(value is not None for value in values):
-            columns[f"{prefix}{name}"] = pyarrow.array(values, type=kind)
-    return pyarrow.table(columns)
+    rows: list[dict[str, Any]] = []
+    for answer in answers:
+        fields = {} if answer is None else parse_json(answer_line(answer, text=False, nbest=nbest), "answer")
+        rows.append(fields and {**fields, "text": valid_unicode(fields["text"], "Arrow")})
+    columns = {name: [row.get(name) for row in rows] for name in types}
+    return pyarrow.table(
+        {
+            f"{prefix}{name}": pyarrow.array(values, type=types[name])
+            for name, values in columns.items()
+            if name not in OPTIONAL or any(value is not None for value in values)
+        }
+    )
 
 
 def _joined(table: Any, arrow: Any, added: Any) -> Any:
