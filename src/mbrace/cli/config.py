@@ -72,12 +72,10 @@ def _refuse_untrusted(action: argparse.Action, value: Any, path: str) -> None:
 
 
 def _names_a_function(utility: str) -> bool:
-    from mbrace.utilities.mixture import is_mixture, parse_mixture
+    from mbrace.utilities.mixture import parts_of
     from mbrace.utilities.named import NAMED
 
-    if is_mixture(utility):
-        return any(_names_a_function(part) for part, _ in parse_mixture(utility))
-    return utility not in NAMED and ":" in utility
+    return any(part not in NAMED and ":" in part for part, _ in parts_of(utility))
 
 
 def given_options(args: argparse.Namespace) -> dict[str, Any]:

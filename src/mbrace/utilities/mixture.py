@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Sequence
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,18 @@ from mbrace.errors import UTILITY, SettingError, UserError
 from mbrace.metrics.bleu import BLEU
 from mbrace.metrics.chrf import ChrF
 from mbrace.metrics.ter import TER
-from mbrace.utility import Ask, Cost, ParallelUtility, Sentence, Utility, truncated_texts, utility_cost
+from mbrace.utility import (
+    Ask,
+    Cost,
+    ParallelUtility,
+    Sentence,
+    Utility,
+    parallel_of,
+    truncated_texts,
+    utility_cost,
+)
 
-Scale: TypeAlias = Literal["sentence", "fixed"] | Mapping[str, tuple[float, float]]
+Scale: TypeAlias = Literal["sentence", "fixed"]
 
 
 class Mixture:
@@ -27,17 +36,11 @@ class Mixture:
     - `scale="sentence"`: the mean and standard deviation of the part's first table of a sentence, all its hypotheses
       against the first pseudo-references. They do not change during the race, so that all its scores are comparable.
       A part that gives every pair the same score is only centred.
-    - `scale="fixed"`: mean 0; deviation 100 for chrF, BLEU and TER, which go up to 100, and 1 for all others.
-    - `scale={name: (mean, deviation)}`: your own, by the `name` of each part.
+    - `scale="fixed"`: mean 0; deviation 100 for chrF, BLEU and TER, which go up to 100, and 1 for all others. Where
+      parts have other scales, choose weights to match.
 
     Every part scores a pair once.
     """
-
-    def __new__(cls, parts: Sequence[tuple[Utility, float]] = (), *, scale: Scale = "sentence") -> Mixture:
-        """A mixture whose parts all work on several threads does so too."""
-        if cls is Mixture and parts and all(isinstance(utility, ParallelUtility) for utility, _ in parts):
-            return super().__new__(_ParallelMixture)
-        return super().__new__(cls)
 
     def __init__(self, parts: Sequence[tuple[Utility, float]], *, scale: Scale = "sentence") -> None:
         if not parts:
@@ -45,14 +48,12 @@ class Mixture:
         for utility, weight in parts:
             if not (math.isfinite(weight) and weight != 0):
                 raise UserError(f"mixture: weight {weight} of {utility.name}: must be a finite number other than 0")
+        if scale not in get_args(Scale):
+            raise SettingError("scale", scale, "unknown; choose sentence or fixed")
         self.parts = tuple((utility, float(weight)) for utility, weight in parts)
-        self.scale = scale
-        self._fixed = None if scale == "sentence" else [_fixed(utility, scale) for utility, _ in parts]
-        names = {utility.name for utility, _ in parts}
-        if isinstance(scale, Mapping) and (unknown := sorted(set(scale) - names)):
-            raise UserError(
-                f"mixture: scale of {unknown[0]}: there is no such part; parts are {', '.join(sorted(names))}"
-            )
+        self.scale: Scale = scale
+        highest = [100.0 if isinstance(utility, (ChrF, BLEU, TER)) else 1.0 for utility, _ in parts]
+        self._fixed = None if scale == "sentence" else [(0.0, deviation) for deviation in highest]
 
     @property
     def name(self) -> str:
@@ -87,6 +88,17 @@ class Mixture:
         """What its parts have asked of servers so far."""
         return sum((utility_cost(utility) for utility, _ in self.parts), Cost())
 
+    @property
+    def workers(self) -> int | None:
+        """The largest number of threads of any part; None if one works on a single thread."""
+        parallel = [parallel_of(utility) for utility, _ in self.parts]
+        return None if None in parallel else max(each.workers for each in parallel if each is not None)
+
+    def single_threaded(self) -> Mixture:
+        """The same on one thread, of parts that all work on several."""
+        parts = [(u.single_threaded(), weight) for u, weight in self.parts if isinstance(u, ParallelUtility)]
+        return Mixture(parts, scale=self.scale)
+
     def start(self, sentences: Sequence[Sentence]) -> MixtureScorer:
         """Begin the races of a window, in every part."""
         return MixtureScorer(self, sentences)
@@ -96,28 +108,12 @@ class Mixture:
     ) -> NDArray[np.float64]:
         """Scores of aligned pairs, (pairs,); only on a fixed scale, as a single pair has no deviation."""
         if self._fixed is None:
-            raise UserError(
-                "mixture: a pair alone cannot be standardised per sentence; give scale='fixed', or means and deviations"
-            )
+            raise UserError("mixture: a pair alone cannot be standardised per sentence; give scale='fixed'")
         total = np.zeros(len(hypotheses))
         for (utility, weight), (mean, deviation) in zip(self.parts, self._fixed, strict=True):
             scores = utility.pairs(hypotheses, references, sources if utility.needs_source else None)
             total += weight * (np.asarray(scores, dtype=np.float64) - mean) / deviation
         return total
-
-
-class _ParallelMixture(Mixture):
-    """A mixture whose parts all work on several threads."""
-
-    @property
-    def workers(self) -> int:
-        """The largest number of threads of any part."""
-        return max(utility.workers for utility, _ in self.parts if isinstance(utility, ParallelUtility))
-
-    def single_threaded(self) -> Mixture:
-        """The same on one thread."""
-        parts = [(u.single_threaded(), weight) for u, weight in self.parts if isinstance(u, ParallelUtility)]
-        return Mixture(parts, scale=self.scale)
 
 
 class MixtureScorer:
@@ -154,19 +150,6 @@ def _standard(table: NDArray[np.float64]) -> tuple[float, float]:
     return float(table.mean()), deviation if spread else 1.0
 
 
-def _fixed(utility: Utility, scale: Scale) -> tuple[float, float]:
-    if isinstance(scale, str):
-        if scale != "fixed":
-            raise SettingError("scale", scale, "unknown; choose sentence, fixed, or give means and deviations")
-        return 0.0, 100.0 if isinstance(utility, (ChrF, BLEU, TER)) else 1.0
-    if utility.name not in scale:
-        raise UserError(f"mixture: scale: there is none for {utility.name}; give its mean and deviation")
-    mean, deviation = scale[utility.name]
-    if not (math.isfinite(mean) and math.isfinite(deviation) and deviation > 0):
-        raise UserError(f"mixture: scale of {utility.name}: ({mean}, {deviation}): a finite mean, a deviation above 0")
-    return float(mean), float(deviation)
-
-
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _PART = re.compile(rf"(.+?):({_NUMBER})(?:\+|$)")
 
@@ -176,8 +159,11 @@ def is_mixture(name: str) -> bool:
     return re.search(rf":{_NUMBER}(?:\+|$)", name) is not None
 
 
-def parse_mixture(name: str) -> list[tuple[str, float]]:
-    """The names and weights of `comet:0.5+chrf++:0.5`: a plus sign separates parts only after a weight."""
+def parts_of(name: str) -> list[tuple[str, float]]:
+    """The names and weights of `comet:0.5+chrf++:0.5`: a plus sign separates parts only after a weight. The name of a
+    single utility is its only part."""
+    if not is_mixture(name):
+        return [(name, 1.0)]
     parts: list[tuple[str, float]] = []
     at = 0
     while at < len(name):

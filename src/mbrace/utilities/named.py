@@ -20,7 +20,7 @@ from zlib import crc32
 from mbrace.errors import UTILITY, Parameter, SettingError, UserError, require
 from mbrace.setting_fields import nearest, typed
 from mbrace.settings import NetworkOptions
-from mbrace.utilities.mixture import Mixture, is_mixture, parse_mixture
+from mbrace.utilities.mixture import Mixture, is_mixture, parts_of
 from mbrace.utility import Pairwise, QualityUtility, Utility, limit_helpers
 
 if TYPE_CHECKING:
@@ -90,10 +90,8 @@ WHAT_IS_NEEDED = {
 
 def kind_of(name: str) -> Kind:
     """What costs most with the utility of a name; for a mixture, with its dearest part."""
-    if is_mixture(name):
-        kinds: tuple[Kind, ...] = typing.get_args(Kind)
-        return max((kind_of(part) for part, _ in parse_mixture(name)), key=kinds.index)
-    return NAMED[name].kind if name in NAMED else "pair"
+    order: tuple[Kind, ...] = typing.get_args(Kind)
+    return max((NAMED[part].kind if part in NAMED else "pair" for part, _ in parts_of(name)), key=order.index)
 
 
 def model_of(name: str, model: str | None = None) -> str | None:
@@ -122,7 +120,7 @@ def make_utility(
     if is_mixture(name):
         scale: Any = options.get("scale", "sentence")
         parts: list[tuple[Utility, float]] = []
-        for part, weight in parse_mixture(name):
+        for part, weight in parts_of(name):
             arguments: dict[str, Any] = {"model": model, **network} if uses_model(part) else {}
             parts.append((make_utility(part, _options_of(part, options), threads=threads, **arguments), weight))
         return Mixture(parts, scale=scale)
@@ -151,7 +149,7 @@ def check_utility(name: str, options: Mapping[str, str] | None = None, *, model:
     """Refuse an unknown name, and options or a model that it does not take, before anything is loaded."""
     options = options or {}
     if is_mixture(name):
-        parts = [part for part, _ in parse_mixture(name)]
+        parts = [part for part, _ in parts_of(name)]
         for key in options:
             if key not in MIXTURE_OPTIONS and not any(key.startswith(f"{part}.") for part in parts):
                 part = f"a part's name, a full stop and its option, such as {parts[0]}.lowercase"
@@ -211,19 +209,15 @@ def _check_unknown(name: str) -> None:
 
 def scored_options(name: str, options: Mapping[str, str]) -> dict[str, str]:
     """The options that scores depend on."""
-    if is_mixture(name):
-        parts = {f"{part}.": scored_options(part, _options_of(part, options)) for part, _ in parse_mixture(name)}
-        own = {key: text for key, text in options.items() if key in MIXTURE_OPTIONS}
-        return own | {front + key: text for front, kept in parts.items() for key, text in kept.items()}
-    left_out = NOT_SCORED if name in NAMED and NAMED[name].server else ()
+    served = {part for part, _ in parts_of(name) if part in NAMED and NAMED[part].server}
+    owners = {key: (key.rpartition(".")[0] or name, key.rpartition(".")[2]) for key in options}  # the part, its option
+    left_out = {key for key, (part, option) in owners.items() if part in served and option in NOT_SCORED}
     return {key: text for key, text in options.items() if key not in left_out}
 
 
 def uses_model(name: str) -> bool:
     """Whether the utility of a name, or a part of the mixture, has a model."""
-    if is_mixture(name):
-        return any(uses_model(part) for part, _ in parse_mixture(name))
-    return name in NAMED and NAMED[name].neural
+    return any(part in NAMED and NAMED[part].neural for part, _ in parts_of(name))
 
 
 def _options_of(part: str, options: Mapping[str, str]) -> dict[str, str]:
