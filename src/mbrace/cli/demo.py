@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mbrace.cli.messages import show, show_labelled
+from mbrace.cli.messages import show
 from mbrace.errors import UserError, counted
 from mbrace.prune import Bottom, Confidence
 from mbrace.result import RaceRecorder
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 BUNDLED = "newstest.jsonl.xz"
 WATCHED = "de-en.test.14"  # the race that is shown: it ends early, and MBR says more than beam search
-EXAMPLES = 3
 QUESTION = "What is the capital of France? Answer in one sentence."
 
 
@@ -40,7 +39,7 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show a race, decisions, and what racing saves."""
+    """Show a race and what racing saves, or the answers of a model."""
     if args.sentences < 1:
         raise UserError(f"--sentences {args.sentences}: must be 1 or more")
     if args.answer and args.save is not None:
@@ -71,7 +70,7 @@ def _save(path: str) -> None:
 
 
 def _show_translations(sentences: int) -> None:
-    """A race, what racing saves, decisions that gained most, and commands to try."""
+    """A race, what racing saves and gains, and commands to try."""
     from mbrace.io.candidates import read_records
     from mbrace.metrics.chrf import ChrF
 
@@ -79,13 +78,13 @@ def _show_translations(sentences: int) -> None:
         records = list(read_records(str(file)))
     utility = ChrF()
     show_race(next(record for record in records if record.id == WATCHED), utility)
-    records = records[:sentences]
-    _show_gains(records, _compare(records, utility), utility)
-    _show_text(
+    _compare(records[:sentences], utility)
+    note = (
         "Fewer calls, but hardly fewer seconds: a chrF++ call takes nanoseconds, and most of the time goes into "
         "preparing the strings, which standard MBR does too. Racing saves time where each call is a forward pass of a "
         "large network (XCOMET, MetricX) or a request to a judge."
     )
+    show("\n" + textwrap.fill(note, 80))
     show("\nTry next:")
     for command, what in (
         ("mbrace demo --answer", "race a model's answers"),
@@ -93,11 +92,6 @@ def _show_translations(sentences: int) -> None:
         (f"mbrace decode news.jsonl.xz --explain {WATCHED}", "this race, step by step"),
     ):
         show(f"  {command:<53}{what}")
-
-
-def _show_text(text: str) -> None:
-    """A paragraph, after an empty line."""
-    show("\n" + textwrap.fill(text, 80))
 
 
 def show_race(record: Record, utility: Utility) -> None:
@@ -121,16 +115,11 @@ def show_race(record: Record, utility: Utility) -> None:
     show(f"{counted(answer.utility_calls, 'utility call')}; standard MBR: {standard:,}")
 
 
-def _compare(records: Sequence[Record], utility: Utility) -> list[Decoded]:
-    """Print a table of beam search, standard MBR and three pruning functions; returns the answers of alpha 0.99."""
+def _compare(records: Sequence[Record], utility: Utility) -> None:
+    """Print a table of beam search, standard MBR and three pruning functions."""
     from mbrace.api import decode_corpus
 
-    rules = {
-        "standard MBR": None,
-        "beta 0.5": Bottom(0.5),
-        "alpha 0.99": Confidence(0.99),
-        "alpha 0.9": Confidence(0.9),
-    }
+    rules = {"beta 0.5": Bottom(0.5), "alpha 0.99": Confidence(0.99), "alpha 0.9": Confidence(0.9)}
     references = [record.reference or "" for record in records]
     first = utility.pairs([record.hypotheses[0] for record in records], references)
     rows = [
@@ -138,11 +127,11 @@ def _compare(records: Sequence[Record], utility: Utility) -> list[Decoded]:
         ("beam search", "", f"{first.mean():.2f}", "", "", "", ""),
     ]
     list(decode_corpus(records[:1], utility=utility))  # warm up
-    answers: dict[str, list[Decoded]] = {}
-    for name, prune in rules.items():
+    standard: list[Decoded] = []
+    for name, prune in {"standard MBR": None, **rules}.items():
         started = time.perf_counter()
-        found = answers[name] = list(decode_corpus(records, utility=utility, prune=prune))
-        seconds, standard = time.perf_counter() - started, answers["standard MBR"]
+        found = list(decode_corpus(records, utility=utility, prune=prune))
+        seconds, standard = time.perf_counter() - started, standard or found
         calls, full = (sum(answer.utility_calls for answer in each) for each in (found, standard))
         agrees = sum(a.text == b.text for a, b in zip(found, standard, strict=True))
         score = utility.pairs([answer.text for answer in found], references).mean()
@@ -155,35 +144,6 @@ def _compare(records: Sequence[Record], utility: Utility) -> list[Decoded]:
     for decoding, *cells in rows:
         show(f"{decoding:<13}" + "".join(f"{cell:>11}" for cell in cells).rstrip())
     show("agrees: with standard MBR; chrF++: mean against the human references")
-    return answers["alpha 0.99"]
-
-
-def _show_gains(records: Sequence[Record], answers: Sequence[Decoded], utility: Utility) -> None:
-    """Show the answers that gained most by the human reference, and how many gained and lost."""
-    references = [record.reference or "" for record in records]
-    before = utility.pairs([record.hypotheses[0] for record in records], references)
-    after = utility.pairs([answer.text for answer in answers], references)
-    gains = after - before
-    _show_text(
-        f"MBR's answer is closer to the human reference than beam search's in {int((gains > 0).sum())} of "
-        f"{len(records)} sentences, further from it in {int((gains < 0).sum())}."
-    )
-    shown = [place for place in gains.argsort(kind="stable")[::-1].tolist() if gains[place] > 0][:EXAMPLES]
-    if shown:
-        show("The largest gains:")
-    for place in shown:
-        record, answer = records[place], answers[place]
-        survivors = " > ".join([str(len(record.hypotheses)), *(str(step.survivors) for step in answer.steps)])
-        show()
-        show_labelled(
-            [
-                ("source", record.source or ""),
-                ("beam search", f"{record.hypotheses[0]}  ({before[place]:.0f})"),
-                ("MBR", f"{answer.text}  ({after[place]:.0f})"),
-                ("reference", record.reference or ""),
-                ("survivors", f"{survivors}, expected utility {answer.utility:.2f}"),
-            ]
-        )
 
 
 def _show_answers() -> None:
