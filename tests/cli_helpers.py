@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,14 @@ def lines(rows: Iterable[Any]) -> bytes:
     return b"".join(row if isinstance(row, bytes) else json.dumps(row).encode() + b"\n" for row in rows)
 
 
+def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
+    """Wait for what must come true, on however slow a machine."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s"
+        time.sleep(0.01)
+
+
 def decode(*arguments: str | Path) -> int:
     return main(["decode", *map(str, arguments)])
 
@@ -38,9 +46,10 @@ def feed_and_wait(run: subprocess.Popen[bytes], data: bytes, out: Path, size: in
     assert run.stdin is not None
     run.stdin.write(data)
     run.stdin.flush()
-    for _ in range(600):
-        if any(path.exists() and path.stat().st_size >= size for path in (out, Path(f"{out}.part"))):
-            return
-        assert run.poll() is None, run.stderr.read() if run.stderr else ""
-        time.sleep(0.05)
-    raise AssertionError("the run wrote nothing")
+    until(
+        lambda: (
+            any(path.exists() and path.stat().st_size >= size for path in (out, Path(f"{out}.part")))
+            or run.poll() is not None
+        )
+    )
+    assert run.poll() is None, run.stderr.read() if run.stderr else ""

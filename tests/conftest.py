@@ -6,8 +6,7 @@ import json
 import lzma
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -38,14 +37,6 @@ def overlap(hypothesis: str, reference: str) -> float:
     """Words in common over words in either, of 24 bits: doubles add up such numbers without rounding."""
     ours, theirs = set(hypothesis.split()), set(reference.split())
     return float(np.float32(len(ours & theirs) / max(1, len(ours | theirs))))
-
-
-def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
-    """Wait for what must come true, on however slow a machine."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s"
-        time.sleep(0.01)
 
 
 @pytest.fixture(scope="session")

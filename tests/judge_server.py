@@ -75,7 +75,7 @@ class Server:
             self.process.send_signal(signal.SIGINT)
         if self.process.stdout is None or self.process.stdout.closed:
             return ""
-        return "".join(self.process.communicate(timeout=20))
+        return "".join(self.process.communicate(timeout=120))
 
 
 def _installed() -> bool:
@@ -88,7 +88,7 @@ def _installed() -> bool:
 def post(link: str, action: str, origin: str | None = None, **fields: object) -> int:
     """Send a form as a browser would, on a connection of its own; the status of the answer."""
     parts = urlsplit(link)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=20)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
     try:
         headers = {
             "Origin": origin or f"http://{parts.netloc}",

@@ -448,7 +448,7 @@ def test_an_answer_that_is_cancelled_asks_for_nothing_more(model: Model) -> None
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    asyncio.run(asyncio.wait_for(cancelled(), 60))  # before the model answers
+    asyncio.run(asyncio.wait_for(cancelled(), 120))  # before the model answers
     gone.set()
     model.plan = lambda number: None
     count = len(model.bodies)
@@ -462,7 +462,7 @@ def test_as_many_answers_wait_for_the_server_as_it_may_have_requests(model: Mode
     together = threading.Barrier(40)  # no request is answered before 40 are there
 
     def plan(number: int) -> None:
-        together.wait(20)
+        together.wait(120)
 
     model.plan = plan
 

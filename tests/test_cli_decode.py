@@ -133,14 +133,14 @@ def test_a_named_pipe_is_an_input_like_any_other(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     with subprocess.Popen([*COMMAND, "decode", "pipe", "-o", "o.jsonl"], cwd=tmp_path) as process:
         pipe.write_text(record)  # an input that is opened twice would wait for a second writer
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=120) == 0
     assert main(["decode", str(tmp_path / "c.jsonl"), "-o", str(tmp_path / "wanted.jsonl")]) == 0
     assert out.read_bytes() == (tmp_path / "wanted.jsonl").read_bytes()
 
 
 def test_a_full_disk_behind_standard_output_is_one_line() -> None:
     with open("/dev/full", "w") as full:
-        ended = subprocess.run([*COMMAND, "doctor"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        ended = subprocess.run([*COMMAND, "doctor"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
     assert ended.returncode == 2
     assert ended.stderr.startswith("mbrace: error: a file or standard output: No space left on device")
     assert len(ended.stderr.splitlines()) == 1

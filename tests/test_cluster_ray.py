@@ -8,13 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_helpers import Row, lines
+from cli_helpers import Row, lines, until
 from cluster_work import Work, errors, joined, on_one_machine, small
 from conftest import overlap
 
@@ -205,13 +204,9 @@ def test_a_driver_that_is_killed_is_resumed_from_its_finished_shards(
     )
     driver = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
     try:
-        for _ in range(600):
-            if len(list(out.glob("part-*.jsonl"))) == 5:
-                break
-            assert driver.poll() is None
-            time.sleep(0.1)
+        until(lambda: len(list(out.glob("part-*.jsonl"))) == 5 or driver.poll() is not None)
         driver.send_signal(number)
-        driver.communicate(timeout=60)
+        driver.communicate(timeout=120)
         assert driver.returncode == (-9 if number == signal.SIGKILL else 128 + number)
     finally:
         driver.kill()

@@ -45,7 +45,7 @@ def test_a_pool_of_processes_gets_the_error_of_a_record() -> None:
         multiprocessing.get_context("spawn").Pool(1) as pool,
         pytest.raises(RecordError, match="record 7: hypotheses: empty"),
     ):
-        pool.map_async(fail, [7]).get(timeout=60)
+        pool.map_async(fail, [7]).get(timeout=120)
 
 
 @pytest.mark.parametrize(

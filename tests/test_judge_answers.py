@@ -65,7 +65,7 @@ def test_a_killed_run_pays_only_for_what_it_had_not_received(server: Server, tmp
         f"judge.pairs(['a b'] * 4, {REFERENCES!r})\n"
     )
     run = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "answers")])
-    assert answered.wait(60)
+    assert answered.wait(120)
     os.kill(run.pid, signal.SIGKILL)
     run.wait()
     killed.set()

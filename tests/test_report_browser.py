@@ -36,7 +36,7 @@ def opened(results: Path, browser: Any) -> Iterator[Open]:
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("requestfailed", lambda request: complaints.append(request.url))
         page.goto((file or results / "out" / "report.html").as_uri() + address)
-        page.wait_for_selector("html[data-ready]", timeout=30_000)
+        page.wait_for_selector("html[data-ready]", timeout=120_000)
         return page
 
     yield open_page

@@ -238,7 +238,7 @@ def test_a_folder_of_a_run_that_was_ended_and_resumed_equals_one_that_was_not(
     run = start("-", "-o", f"out{suffix}", "--window", "4", "--save-utilities", "saved")
     feed_and_wait(run, lines(small_rows[:90]), tmp_path / f"out{suffix}", 1000)
     run.send_signal(number)
-    run.communicate(timeout=60)
+    run.communicate(timeout=120)
     if number == signal.SIGKILL:
         (tmp_path / "saved" / (file_name("s100") + ".mbrace-tmp")).write_bytes(b"torn")
     assert contents(tmp_path / "saved") != contents(tmp_path / "whole")

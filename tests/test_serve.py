@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,7 @@ import openai
 import pytest
 import uvicorn
 from accessibility import WIDTHS, serious_findings
-from conftest import until
+from cli_helpers import until
 from test_answer import PEAKED, SPREAD, Model
 from test_models_server import Reply
 
@@ -46,7 +45,7 @@ class Served:
 
     def post(self, **more: Any) -> httpx.Response:
         """The answer to a question, asked without OpenAI's client."""
-        return httpx.post(f"{self.url}/v1/chat/completions", json={"messages": QUESTION} | more, timeout=60)
+        return httpx.post(f"{self.url}/v1/chat/completions", json={"messages": QUESTION} | more, timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +64,7 @@ def endpoint() -> Iterator[Served]:
     thread.start()
     yield Served(f"http://127.0.0.1:{listener.getsockname()[1]}", model, engine)
     server.should_exit = True
-    thread.join(10)
+    thread.join(120)
     engine.close()
     model.server.shutdown()
 
@@ -156,11 +155,14 @@ def test_a_stream_sends_comments_while_the_race_is_open(served: Served, monkeypa
     from mbrace.serve import app
 
     monkeypatch.setattr(app, "KEEP_ALIVE", 0.05)
-    served.model.plan = lambda number: time.sleep(0.3)  # type: ignore[func-returns-value]
-    with httpx.stream(
-        "POST", f"{served.url}/v1/chat/completions", json={"messages": QUESTION, "stream": True}, timeout=20
-    ) as response:
-        text = "".join(response.iter_text())
+    commented = threading.Event()
+    served.model.plan = lambda number: commented.wait(120) and None  # type: ignore[func-returns-value]
+    asked = {"messages": QUESTION, "stream": True}
+    with httpx.stream("POST", f"{served.url}/v1/chat/completions", json=asked, timeout=120) as response:
+        parts = response.iter_text()
+        text = next(parts)
+        commented.set()
+        text += "".join(parts)
     assert text.startswith(": the race is open")
     assert text.rstrip().endswith("data: [DONE]")
 
@@ -290,8 +292,8 @@ def test_a_client_that_goes_away_cancels_its_upstream_requests(served: Served, p
     until(lambda: not served.engine.metrics.open)
     release.set()
     served.model.plan = lambda number: None
-    time.sleep(0.3)
-    assert len(served.model.bodies) == 1  # no next step
+    assert served.post(messages=[{"role": "user", "content": "Another?"}]).status_code == 200
+    assert [body["messages"] for body in served.model.bodies].count(QUESTION) == 1  # no next step
 
 
 def test_no_more_requests_are_open_than_allowed(served: Served) -> None:
@@ -335,7 +337,7 @@ def test_races_that_ask_at_the_same_time_share_one_batch() -> None:
     until(lambda: shared._waiting.qsize() == 5)
     begun.set()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert len(batches) == 2  # the first alone, then all that had come meanwhile
     for number in range(6):
         assert found[number] == mbrace.decode(lists[number], utility=plain, prune=None)
@@ -379,6 +381,15 @@ def test_the_metrics_count(served: Served) -> None:
 # the command
 
 
+def refuses(url: str) -> bool:
+    """Whether an endpoint takes no more requests."""
+    try:
+        httpx.get(f"{url}/health", timeout=120)
+    except httpx.HTTPError:
+        return True
+    return False
+
+
 def test_the_command_serves_drains_on_sigterm_and_logs_no_prompt() -> None:
     model = Model()
     environment = os.environ | {"MBRACE_SERVE_KEY": "key-of-ours", "OPENAI_API_KEY": "key-upstream"}
@@ -394,18 +405,20 @@ def test_the_command_serves_drains_on_sigterm_and_logs_no_prompt() -> None:
     line = process.stderr.readline()
     url = line.split("mbrace: ")[-1].split(" ")[0]
     busy = Reply(b"busy with a-secret-question", 503, {"retry-after": "1"})
-    model.plan = lambda number: busy if number == 1 else None
+    draining = threading.Event()
+    model.plan = lambda number: busy if number == 1 and draining.wait(120) else None
     client = openai.OpenAI(base_url=url, api_key="key-of-ours", max_retries=0)
     secret: Any = [{"role": "user", "content": "a-secret-question"}]
     answers: list[Any] = []
     thread = threading.Thread(target=lambda: answers.append(client.chat.completions.create(model="m", messages=secret)))
     thread.start()
     until(lambda: model.bodies or process.poll() is not None)
-    time.sleep(0.3)  # it waits until it may try again
     process.send_signal(signal.SIGTERM)
-    thread.join(20)
+    until(lambda: refuses(url))
+    draining.set()
+    thread.join(120)
     assert answers[0].choices[0].message.content in PEAKED  # an open request gets its answer
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=120)
     for word in ("a-secret-question", "key-of-ours", "key-upstream", "Traceback", "capital"):
         assert word not in line + said
     assert model.headers[-1]["authorization"] == "Bearer key-upstream"
@@ -434,7 +447,7 @@ def test_a_person_watches_the_answers_race(served: Served, browser: Any, width: 
     page.goto(served.url + "/")
     page.get_by_label("Prompt").fill("Which one?")
     page.get_by_role("button", name="Ask").click()
-    page.locator("#answer").wait_for(timeout=20_000)
+    page.locator("#answer").wait_for(timeout=120_000)
     assert page.locator("#text").inner_text() in served.model.texts("")  # as text, not as markup
     assert page.locator("#rows li").count() >= 1
     assert "draws, stopped by" in page.locator("#cost").inner_text()
@@ -444,6 +457,6 @@ def test_a_person_watches_the_answers_race(served: Served, browser: Any, width: 
     assert serious_findings(page) == []
     served.model.plan = lambda number: "401"
     page.get_by_role("button", name="Ask").click()
-    page.get_by_text("failed: upstream").wait_for(timeout=20_000)
+    page.get_by_text("failed: upstream").wait_for(timeout=120_000)
     assert errors == []
     page.close()

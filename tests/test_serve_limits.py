@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
+from cli_helpers import until
 from judge_server import Server, write_study
 
 from mbrace.serve.limits import Limits, OneLine, limited_config
@@ -45,17 +46,26 @@ def serving(limits: Limits) -> Iterator[int]:
         yield listener.getsockname()[1]
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(120)
         assert not thread.is_alive()
 
 
 def get(port: int, path: str = "/", body: str | None = None) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     with contextlib.closing(connection):
         connection.request("GET" if body is None else "POST", path, body)
         response = connection.getresponse()
         response.read()
         return response.status
+
+
+def is_closed(client: socket.socket) -> bool:
+    """Whether the server has closed the connection, asked by a byte more, which does not prolong its time."""
+    try:
+        client.sendall(b"X")
+    except OSError:
+        return True
+    return False
 
 
 HEAD = b"GET / HTTP/1.1\r\nHost: a\r\n"
@@ -71,23 +81,18 @@ HEAD = b"GET / HTTP/1.1\r\nHost: a\r\n"
     ],
 )
 def test_a_request_that_does_not_arrive_in_time_is_closed(sent: list[bytes]) -> None:
-    with serving(Limits(seconds=0.5)) as port, socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+    with serving(Limits(seconds=0.5)) as port, socket.create_connection(("127.0.0.1", port), timeout=120) as client:
         for part in sent[:-1]:
             client.sendall(part)
             assert client.recv(1000).startswith(b"HTTP/1.1 200")
-        started = time.monotonic()
-        with contextlib.suppress(OSError):  # closed
-            while time.monotonic() - started < 20:
-                client.sendall(sent[-1][:1] if not sent[-1] else sent[-1])
-                sent[-1] = b"X"  # a byte now and then does not prolong it
-                time.sleep(0.05)
-            pytest.fail("still open")
+        client.sendall(sent[-1])
+        until(lambda: is_closed(client))
         assert get(port) == 200
 
 
 def test_a_request_in_time_may_take_long_to_answer_and_more_may_follow() -> None:
     with serving(Limits(seconds=1.0)) as port:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         for body in ("abc", "abcdef"):
             connection.request("POST", "/", body)
             assert connection.getresponse().read() == b"%d" % len(body)
@@ -97,7 +102,7 @@ def test_a_request_in_time_may_take_long_to_answer_and_more_may_follow() -> None
 
 def test_silent_connections_make_room_for_newer_ones() -> None:
     with serving(Limits(connections=8)) as port, contextlib.ExitStack() as stack:
-        silent = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20)) for _ in range(100)]
+        silent = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=120)) for _ in range(100)]
         assert [get(port, body="abc") for _ in range(3)] == [200] * 3
         for client in silent[:80]:  # the oldest are closed
             with contextlib.suppress(ConnectionResetError):
@@ -108,18 +113,16 @@ def test_silent_connections_make_room_for_newer_ones() -> None:
 def test_clients_that_stay_or_do_not_take_their_answers_make_room(path: str) -> None:
     with serving(Limits(connections=8)) as port, contextlib.ExitStack() as stack:
         for _ in range(8):
-            client = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=120))
             client.sendall(HEAD.replace(b"/ ", path.encode() + b" ") + b"\r\n")
             assert client.recv(9) == b"HTTP/1.1 "
         assert [get(port) for _ in range(3)] == [200] * 3
 
 
 def test_an_answer_that_is_not_taken_in_time_ends_its_connection() -> None:
-    with serving(Limits(seconds=0.5)) as port, socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+    with serving(Limits(seconds=0.5)) as port, socket.create_connection(("127.0.0.1", port), timeout=120) as client:
         client.sendall(HEAD.replace(b"/ ", b"/large ") + b"\r\n")
-        time.sleep(2)
-        with contextlib.suppress(ConnectionResetError):
-            assert sum(map(len, iter(lambda: client.recv(1 << 20), b""))) < 50_000_000
+        until(lambda: is_closed(client))
 
 
 def test_a_fault_is_one_line_and_the_next_of_its_kind_none(caplog: pytest.LogCaptureFixture) -> None:
@@ -146,7 +149,7 @@ def test_raters_go_on_while_a_thousand_connections_are_half_open(tmp_path: Path)
     link = urlsplit(server.links[0])
     with contextlib.ExitStack() as stack:
         for _ in range(min(1100, soft - 200)):
-            half = stack.enter_context(socket.create_connection((link.hostname, link.port), timeout=20))
+            half = stack.enter_context(socket.create_connection((link.hostname, link.port), timeout=120))
             with contextlib.suppress(OSError):  # it may be closed already
                 half.sendall(HEAD)
         assert get(link.port or 0, link.path) == 200

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import until
+from cli_helpers import until
 from quiet_server import QuietHandler, begin_serving
 from test_models_server import FakeClock, Mock, Reply, mock
 
@@ -188,10 +188,10 @@ def test_an_output_that_a_filter_ended_is_no_whole_answer() -> None:
 def test_reasoning_is_cut_off_in_linear_time() -> None:
     assert answer_in("a  <think>b</think> c <think>d</think>") == "a c <think>d</think>"
     assert answer_in("b</think> c") == "c"
-    started = time.monotonic()
+    started = time.process_time()
     assert answer_in(" " * 1_000_000 + "a") == "a"
     assert answer_in("<think>" * 100_000) == ""
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 class Trickle(QuietHandler):

@@ -143,7 +143,7 @@ def first_result(page: Any, address: str, words: str) -> str:
     """The address of the first result of a search."""
     page.goto(f"{address}?q={quote(words)}")
     result = page.locator("[data-md-component=search-result] a.md-search-result__link").first
-    result.wait_for(state="attached", timeout=20_000)
+    result.wait_for(state="attached", timeout=120_000)
     return str(result.evaluate("link => link.href"))
 
 

@@ -166,7 +166,7 @@ time.sleep(%s)
 
 @pytest.mark.parametrize("seconds", [0.3, 0.5, 0.7])
 def test_a_daemon_thread_that_decodes_when_python_ends_is_no_error(seconds: float) -> None:
-    done = subprocess.run([sys.executable, "-c", DAEMONS % seconds], capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", DAEMONS % seconds], capture_output=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
