@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from sacrebleu import metrics
 
 import mbrace
-from mbrace.errors import UserError
 from mbrace.utility import Ask, Sentence
 
 # Few words make many matches; the rest is what the 13a tokenizer replaces or separates, whitespace of every kind, all
@@ -131,20 +130,3 @@ def test_name_is_sacrebleus_signature() -> None:
         assert mbrace.BLEU(**options).name == "BLEU|" + "|".join(
             f"{field}:{fields[field]}" for field in ("case", "eff", "tok", "smooth")
         )
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"tokenize": "14b"}, "tokenize '14b': unknown; choose from none, zh, 13a"),
-        ({"smooth_method": "laplace"}, "smooth_method 'laplace': unknown; choose from exp, floor"),
-        ({"smooth_value": 0.1}, "smooth_value 0.1: only valid with smooth_method floor or add-k"),
-        ({"smooth_method": "floor", "smooth_value": -1}, "smooth_value -1: must be 0 or more, and finite"),
-        ({"max_ngram_order": 0}, "max_ngram_order 0: must be 1 or more"),
-        ({"threads": 0}, "threads 0: must be 1 or more"),
-        ({"threads": 10**20}, "threads 100000000000000000000: must be 1,024 or less"),
-    ],
-)
-def test_wrong_options_are_refused_by_name(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        mbrace.BLEU(**options)

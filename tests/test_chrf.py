@@ -106,22 +106,6 @@ def test_corpus_score_of_nothing_is_zero() -> None:
     assert ChrF(eps_smoothing=True).corpus([""], [""]) == 0
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"char_order": 0, "word_order": 0}, "char_order 0: must be 1 to 24 together with word_order 0"),
-        ({"char_order": -1}, "char_order -1: must be 0 or more"),
-        ({"word_order": 30}, "char_order 6: must be 1 to 24 together with word_order 30"),
-        ({"beta": -1}, "beta -1: must be 0 or more"),
-        ({"beta": float("nan")}, "beta nan: must be 0 or more, and finite"),
-        ({"threads": 0}, "threads 0: must be 1 or more"),
-    ],
-)
-def test_a_bad_option_is_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=f"^{message}"):
-        ChrF(**options)
-
-
 def test_unknown_instruction_set_is_a_user_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MBRACE_SIMD", "mmx")
     with pytest.raises(UserError, match="MBRACE_SIMD=mmx"):

@@ -83,13 +83,6 @@ def test_only_an_argument_that_must_be_given_or_is_named_source_asks_for_the_sou
     assert not mbrace.Pairwise(max).needs_source  # type: ignore[arg-type]
 
 
-def test_a_class_instead_of_an_object_is_named() -> None:
-    with pytest.raises(
-        mbrace.UserError, match=r"utility ChrF: is a class; give an object of it, such as mbrace.ChrF\(\)"
-    ):
-        mbrace.decode(HYPOTHESES, SAMPLES, utility=mbrace.ChrF)  # type: ignore[arg-type]
-
-
 def test_a_public_name_is_imported_from_where_type_checkers_see_it() -> None:
     tree = ast.parse(Path(mbrace.__file__).read_text())
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level == 0]
@@ -200,14 +193,6 @@ def test_an_error_in_a_pruning_function_reaches_the_caller_from_any_thread(demo_
 
     with pytest.raises(RuntimeError, match="mine"):
         list(mbrace.decode_corpus(records(demo_rows, 16), utility=mbrace.ChrF(threads=2), prune=fail))
-
-
-def test_pairs_of_lists_that_are_not_equally_long_are_refused() -> None:
-    utility = mbrace.Pairwise(lambda h, r, source: 0.0, name="mine")
-    with pytest.raises(mbrace.UserError, match=r"^utility mine: 2 hypotheses but 1 references; give one for each$"):
-        utility.pairs(["a", "b"], ["c"], ["s", "s"])
-    with pytest.raises(mbrace.UserError, match=r"^utility mine: 2 hypotheses but 3 sources; give one for each$"):
-        utility.pairs(["a", "b"], ["c", "d"], ["s", "s", "s"])
 
 
 def test_a_utility_may_have_its_members_in_the_object_and_another_of_its_class_may_not() -> None:

@@ -106,14 +106,6 @@ def test_no_n_grams_to_go_by_leave_the_list_shuffled() -> None:
     assert order_drawn(mbrace.Record(["x"], texts), 1) != order_drawn(mbrace.Record(["x"], texts), 0)
 
 
-def test_what_does_not_go_with_it_is_refused() -> None:
-    texts = ["a b c", "a b d", "a c d"]
-    with pytest.raises(mbrace.UserError, match="cover: only valid without a sampler"):
-        mbrace.decode_corpus([mbrace.Record(texts)], cover=True, sampler=Listed(seed=0, shuffle=True))
-    with pytest.raises(mbrace.UserError, match="pseudo_references: cover needs a list"):
-        mbrace.decode(texts, iter(texts), cover=True)
-
-
 def test_log_probabilities_go_with_their_draws() -> None:
     texts = sentences(40, 1)
     record = mbrace.Record(["x"], texts, logprobs=[-float(number) for number in range(40)])

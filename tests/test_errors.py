@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import pickle
-from typing import Any
 
 import pytest
 
@@ -46,17 +45,3 @@ def test_a_pool_of_processes_gets_the_error_of_a_record() -> None:
         pytest.raises(RecordError, match="record 7: hypotheses: empty"),
     ):
         pool.map_async(fail, [7]).get(timeout=120)
-
-
-@pytest.mark.parametrize(
-    ("make", "option"),
-    [
-        (mbrace.ChrF, "lowercase"), (mbrace.ChrF, "whitespace"), (mbrace.ChrF, "eps_smoothing"),
-        (mbrace.BLEU, "effective_order"), (mbrace.EditDistance, "lowercase"), (mbrace.ExactMatch, "numbers"),
-        (mbrace.TER, "no_punct"),
-    ],
-)  # fmt: skip
-def test_a_switch_of_a_metric_is_true_or_false(make: Any, option: str) -> None:
-    for value in ("no", 1, None):
-        with pytest.raises(UserError, match=f"{option} {value!r}: must be True or False"):
-            make(**{option: value})

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import mbrace
-from mbrace.errors import UserError
 from mbrace.utilities.named import load_function
 from mbrace.utility import Pairwise
 
@@ -77,27 +76,3 @@ def test_batches_by_suffix_and_by_mark(folder: Path) -> None:
 
 def test_a_utility_object_is_taken_as_it_is(folder: Path) -> None:
     assert load_function("own_utility.py:chrf") == mbrace.ChrF(word_order=0)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("chrf", "give package.module:function or path/to/file.py:function"),
-        ("own_utility.py:", "give package.module:function"),
-        ("gone.py:score", "gone.py: no such file"),
-        ("no_such_package.utility:score", "there is no module no_such_package; install it"),
-        ("own_utility.py:gone", "there is no gone in own_utility.py"),
-        ("own_utility.py:number", "number is of type int; name a function"),
-        ("own_utility.py:Kind", "Kind is a class; name a function"),
-        ("own_utility.py:chrf:batch", ":batch is for functions"),
-        ("broken.py:score", r"importing .*broken.py failed: ZeroDivisionError: division by zero"),
-        ("broken:score", "importing broken failed: ZeroDivisionError: division by zero"),
-        ("needy.py:score", "failed: ModuleNotFoundError: No module named 'not_there_at_all'"),
-        ("needy:score", "importing needy failed: ModuleNotFoundError: No module named 'not_there_at_all'"),
-    ],
-)
-def test_what_is_wrong_is_said(folder: Path, name: str, message: str) -> None:
-    (folder / "broken.py").write_text("1 / 0\n")
-    (folder / "needy.py").write_text("import not_there_at_all\n")
-    with pytest.raises(UserError, match=message):
-        load_function(name)

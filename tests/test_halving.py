@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import numpy as np
-import pytest
 from conftest import overlap
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,10 +75,3 @@ def test_a_schedule_limits_the_draws() -> None:
     one = records(1)[0]
     found = mbrace.decode(one.hypotheses, one.pseudo_references, prune=mbrace.Halving(10**6), schedule=[4, 8])
     assert found.pseudo_references == 8
-
-
-def test_a_budget_that_scores_nobody_is_refused() -> None:
-    with pytest.raises(mbrace.UserError, match="record 0: budget 2: is spent before each of 3 different hypotheses"):
-        mbrace.decode(["a", "b", "c"], ["a"], prune=mbrace.Halving(2))
-    with pytest.raises(mbrace.UserError, match='pool True: only valid without prune="halving"'):
-        mbrace.decode([], ["a"], prune=mbrace.Halving(20), pool=True)

@@ -128,8 +128,6 @@ def test_records_that_fail_stop_the_run_or_are_set_aside(tmp_path: Path) -> None
     assert [row["id"] for row in read(out)] == [f"r{n}" for n in range(10) if n not in (2, 5, 9)]
     assert [row["line"] for row in read(tmp_path / "out.jsonl.errors.jsonl")] == [3, 6, 10, 11]
     assert (summary.kept, summary.sentences, summary.skipped) == (2, 5, 4)
-    with pytest.raises(mbrace.UserError, match="on_error 'ignore': unknown"):
-        mbrace.decode_file(source, out, utility=picky, on_error="ignore", force=True)  # type: ignore[arg-type]
 
 
 def test_one_record_object_given_twice_fails_twice() -> None:
@@ -292,8 +290,6 @@ def test_candidates_of_a_model_of_the_caller_are_written_and_resumed(tmp_path: P
         "pseudo_references": [model.output(SOURCES[3], 3 * n) for n in range(3)],
         "logprobs": [0.0, -1.0, -2.0],
     }
-    with pytest.raises(mbrace.UserError, match="sample 0: makes nothing with beam=0"):
-        mbrace.generate_file(source, tmp_path / "x", model=model, beam=0, sample=0)
 
 
 # --- the command line's jobs ---

@@ -33,36 +33,6 @@ def test_plain_gzipped_lines_are_paired_in_order(tmp_path: Path) -> None:
     assert (pairs.equal, pairs.different) == (1, [PredictionPair("2", "two", "zw\u2028ei", "")])
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "s", "message"),
-    [
-        ('{"id": 1, "text": "x"}', '{"id": 2, "text": "x"}', "s", r"b\.jsonl: 1 id of .*a\.jsonl not there.*'1'"),
-        ('{"id": 1, "text": "x"}\n' * 2, '{"id": 1, "text": "x"}', "s", r"a\.jsonl:2: id: 1 is already .*line 1"),
-        ('{"text": "x"}\n{"id": 1, "text": "x"}', '{"text": "x"}', "s", r"a\.jsonl:1: id: missing"),
-        ('{"id": 1, "text": "x"}', '{"id": 1, "text": "y"}', "s\ns", r"s\.txt: 2 lines, but .*a\.jsonl has 1"),
-        (
-            '{"id": 1, "text": "x"}',
-            '{"id": 1, "text": "y"}',
-            '{"id": 2, "source": "s"}',
-            r"s\.txt: 1 id of .*a\.jsonl not there.*'1'",
-        ),
-        (
-            '{"id": 1, "text": "x"}\n{"id": 2, "text": "y"}',
-            '{"id": 2, "text": "z"}\n{"id": 1, "text": "x"}',
-            "one\ntwo",  # in whose order?
-            r"s\.txt: has no ids, and .*a\.jsonl and .*b\.jsonl have theirs in different orders",
-        ),
-    ],
-)
-def test_files_that_do_not_fit_are_refused_by_name_and_line(
-    tmp_path: Path, a: str, b: str, s: str, message: str
-) -> None:
-    for name, text in (("a.jsonl", a), ("b.jsonl", b), ("s.txt", s)):
-        (tmp_path / name).write_text(text)
-    with pytest.raises(UserError, match=message):
-        read_prediction_pairs(*(str(tmp_path / name) for name in ("a.jsonl", "b.jsonl", "s.txt")))
-
-
 def test_pairs_are_read_from_parquet_too(tmp_path: Path) -> None:
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     table = {"id": [2, 1], "text": ["zwei", "eins"], "survivors": [[1], [2]]}

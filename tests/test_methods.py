@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 import mbrace
 from mbrace.methods.low_rank import complete, least_squares
-from mbrace.utilities.mixture import Mixture
 
 ORACLE = json.loads((Path(__file__).parent / "oracle" / "scores_methods.json").read_text())
 WORDS = ["a", "b", "ab", "ba", "cab", "ä,"]
@@ -137,24 +136,3 @@ def test_a_live_source_is_asked_once_for_all() -> None:
     assert (asked, found.pseudo_references) == ([32], 32)
     with pytest.raises(mbrace.UserError, match='schedule="all": this method takes all pseudo-references at once'):
         mbrace.decode(["a", "b b"], more, method="low-rank", schedule="all")
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"method": mbrace.LowRank}, "give a name such as 'aggregate', or an object"),
-        ({"method": "centroid"}, "method 'centroid': utility chrF2.* has no embeddings to cluster; choose comet"),
-        ({"method": "aggregate", "utility": overlap}, "method 'aggregate': utility overlap cannot average references"),
-        (
-            {"method": "aggregate"},
-            "for a string metric, exact pairs take no longer than their aggregate: leave the method out",
-        ),
-        ({"method": "low-rank", "pool": True}, "method .low-rank.: only valid without pool"),
-        ({"method": mbrace.LowRank(), "exclude_self": True}, "exclude_self True: only valid without method"),
-        ({"method": "low-rank", "keep_utilities": True}, "keep_utilities: only valid without method="),
-        ({"method": "low-rank", "utility": Mixture([(mbrace.ChrF(), 1.0)])}, "is scaled by whole tables"),
-    ],
-)
-def test_what_cannot_be_is_refused(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(mbrace.UserError, match=says):
-        mbrace.decode(["a", "b", "ab"], ["a", "b"], **options)

@@ -11,7 +11,6 @@ from conftest import table_of
 from numpy.typing import NDArray
 
 import mbrace
-from mbrace.errors import UserError
 from mbrace.utilities.mixture import is_mixture, parts_of
 from mbrace.utility import Ask, Pairwise, Sentence, Utility, parallel_of, truncated_texts
 
@@ -135,20 +134,6 @@ def test_names_are_parsed(text: str, parts: list[tuple[str, float]]) -> None:
 def test_names_that_are_no_mixtures() -> None:
     assert parts_of("my.module:score") == [("my.module:score", 1.0)]
     assert not any(map(is_mixture, ["chrf", "chrf++", "my.module:score", "file.py:f:batch", "file2.py:f2"]))
-
-
-def test_wrong_settings_are_refused_by_name() -> None:
-    chrf = mbrace.ChrF()
-    with pytest.raises(UserError, match="no parts"):
-        mbrace.Mixture([])
-    with pytest.raises(UserError, match="weight nan of chrF2"):
-        mbrace.Mixture([(chrf, float("nan"))])
-    with pytest.raises(UserError, match="weight 0 of chrF2"):
-        mbrace.Mixture([(chrf, 0)])
-    with pytest.raises(UserError, match="scale 'own': unknown; choose sentence or fixed"):
-        mbrace.Mixture([(chrf, 1)], scale="own")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="a pair alone cannot be standardised"):
-        mbrace.Mixture([(chrf, 1)]).pairs(["a"], ["a"])
 
 
 @pytest.mark.parametrize(

@@ -237,10 +237,6 @@ def test_a_server_that_does_not_run_is_named_at_once(monkeypatch: pytest.MonkeyP
     with pytest.raises(mbrace.errors.ServiceError, match=r"nothing answers there \(.*\); is the server running\?"):
         mbrace.Server(f"http://127.0.0.1:{port}", "m", prompt="{source}").candidates(["a"], 1)
     assert clock.waits == []  # not tried again
-    with pytest.raises(mbrace.UserError, match="temperature -1: must be 0 or more"):
-        mbrace.Server("http://localhost:8000", "m", temperature=-1)
-    with pytest.raises(mbrace.UserError, match="ids: 1 for 2 sources"):
-        mbrace.Server("http://localhost:8000", "m", retries=0).candidates(["a", "b"], 1, ids=[1])
 
 
 def test_generate_and_translate_with_a_server(mock: Mock, tmp_path: Path) -> None:

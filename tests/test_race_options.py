@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -85,93 +84,6 @@ def test_a_listed_order_is_no_sample_and_is_shuffled() -> None:
     best = mbrace.decode(["a", "b"], ordered, utility=overlap, prune=None, schedule=[32])
     prefix = mbrace.decode(["a", "b"], ordered, utility=overlap, prune=None, schedule=[8], shuffle=False)
     assert (best.text, prefix.text) == ("b", "a")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"schedule": [0, 4]}, "start at 1"),
-        ({"hypotheses": []}, "hypotheses: empty"),
-        ({"hypotheses": ["a", 7]}, r"hypotheses\[1\]: expected a string, got a number"),
-        ({"hypotheses": "a string"}, "hypotheses: expected a list of strings, got a string$"),
-        (
-            {"hypotheses": np.array(["a", "b"]), "pseudo_references": None},
-            "hypotheses: .* got ndarray; list.* makes one",
-        ),
-        ({"pseudo_references": []}, "pseudo_references: empty"),
-        ({"pseudo_references": iter([])}, "pseudo_references: empty"),
-        ({"pseudo_references": ["a"], "logprobs": [0.0, 1.0]}, "logprobs: 2 for 1"),
-        ({"logprobs": [0.0, float("nan")]}, r"logprobs\[1\]: expected a finite number"),
-        ({"logprobs": [float("-inf"), float("-inf")]}, r"logprobs\[0\]: expected a finite number"),
-        ({"logprobs": [0.0, 10**400]}, r"logprobs\[1\]: expected a finite number"),
-        ({"pseudo_references": iter(["a", "b"]), "logprobs": [0.0, 0.0]}, "only valid with a list"),
-        ({"pseudo_references": iter(["a", 7])}, "pseudo_references: expected strings"),
-        ({"pseudo_references": {"a", "b"}}, "pseudo_references: expected a list, an iterator or a function .* got set"),
-        ({"pseudo_references": np.array(["a", "b"])}, r"got ndarray; list\(...\) makes one"),
-        ({"pseudo_references": lambda count: "ab"}, "expected a list of strings, got a str"),
-        ({"schedule": 5}, "schedule 5: give growing whole numbers"),
-        ({"utility": lambda h, r: float("nan")}, "returned nan for hypothesis"),
-        ({"utility": lambda h, r: "x"}, "return one number"),
-        ({"utility": mbrace.Pairwise(lambda h, r: [0.0], batch=True)}, "one number per pair"),
-        ({"utility": 3}, "give a utility"),
-        ({"logprobs": b"ab"}, "logprobs: expected a list of numbers, got bytes"),
-        ({"logprobs": {0.0, 1.0}}, "logprobs: expected a list of numbers, got set"),
-        ({"logprobs": np.array([True, False])}, r"logprobs\[0\]: expected a finite number, got True"),
-        ({"id": object()}, "id: expected a string or a whole number, got object"),
-        ({"id": True}, "id: expected a string or a whole number, got true/false"),
-        ({"source": 5}, "source: expected a string, got a number"),
-        ({"source": b"s"}, "source: expected a string, got bytes"),
-        ({"prune": lambda s: [1, 2, 3, 4]}, "pruning function returned"),
-        ({"pseudo_references": lambda count: None}, "expected a list of strings, got None"),
-        ({"pseudo_references": lambda count: ["a"] * (count + 1)}, "asked for 16 more, got 17"),
-        ({"schedule": np.array([[1, 2]])}, "give whole numbers"),
-        ({"select": "diverse"}, 'select: is a method now: method="diverse" chooses a diverse n-best list'),
-    ],
-)
-def test_bad_arguments_are_named(arguments: dict, message: str) -> None:
-    fields = {"hypotheses": ["a", "b", "c"], "pseudo_references": ["a", "b"], "utility": overlap} | arguments
-    with pytest.raises(mbrace.UserError, match=message):
-        mbrace.decode(fields.pop("hypotheses"), fields.pop("pseudo_references"), **fields)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: mbrace.Confidence(-0.1), "alpha -0.1: must be between 0 and 1"),
-        (lambda: mbrace.Confidence(alpha="x"), "alpha 'x': must be a number"),  # type: ignore[arg-type]
-        (lambda: mbrace.Confidence(bootstraps=10.5), "bootstraps 10.5: must be a whole number"),  # type: ignore[arg-type]
-        (lambda: mbrace.Confidence(regret=float("inf")), "regret inf: must be 0 or more, and finite"),
-        (lambda: mbrace.Bottom(float("nan")), "beta nan: must be between 0 and 1"),
-        (lambda: mbrace.Bottom(None), "beta None: must be a number"),  # type: ignore[arg-type]
-        (lambda: mbrace.AggregateReferences(0), "aggregates 0: must be 1 or more"),
-        (lambda: mbrace.CentroidReferences(0), "centroids 0: must be 1 or more"),
-        (lambda: mbrace.LowRank(rank=0), "rank 0: must be 1 or more"),
-        (lambda: mbrace.LowRank(fraction=0.0), "fraction 0: must be above 0"),
-        (lambda: mbrace.ChrF(char_order=1.5), "char_order 1.5: must be a whole number"),  # type: ignore[arg-type]
-    ],
-)
-def test_a_number_out_of_range_is_named(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(mbrace.UserError, match=f"^{message}"):
-        make()
-
-
-@pytest.mark.parametrize(
-    ("records", "message"),
-    [
-        ([{"hypotheses": ["a"]}], r"got an object; mbrace.Record\(\*\*fields\) makes one of a dict"),
-        ({"hypotheses": ["a"]}, r"got an object; mbrace.Record\(\*\*fields\) makes one of a dict"),
-        (["a", "b"], "got a string"),
-        ("ab", "got a string"),
-        (b"ab", "got bytes"),
-        (None, "got null"),
-        (mbrace.Record(["a"]), "got Record"),
-        ([("a", "b")], "got tuple"),
-    ],
-)
-def test_what_is_no_record_is_named(records: Any, message: str) -> None:
-    expected = f"records: expected objects of mbrace.Record or lists of strings, {message}$"
-    with pytest.raises(mbrace.UserError, match=expected):
-        list(mbrace.decode_corpus(records))
 
 
 def test_log_probabilities_are_taken_by_position_whatever_their_labels() -> None:

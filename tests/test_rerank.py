@@ -73,11 +73,3 @@ def test_a_quality_that_is_no_number_is_refused() -> None:
 
     with pytest.raises(mbrace.UserError, match=r"record 0: utility common-words: returned nan for hypothesis 'b'"):
         mbrace.rerank(["a", "b"], "s", qe=Broken())
-
-
-def test_a_utility_that_estimates_no_quality_is_refused() -> None:
-    with pytest.raises(mbrace.UserError, match=r"qe chrF.*: cannot estimate quality from the source"):
-        mbrace.rerank(["a", "b"], "s", qe=mbrace.ChrF())  # type: ignore[arg-type]
-    pytest.importorskip("torch")
-    with pytest.raises(mbrace.UserError, match="qe cometkiw: unknown; did you mean cometkiwi"):
-        mbrace.rerank(["a", "b"], "s", qe="cometkiw")

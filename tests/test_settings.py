@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import re
-from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -13,8 +11,8 @@ import numpy as np
 import pytest
 
 import mbrace
-from mbrace import Confidence, Record, decode, decode_corpus
-from mbrace.errors import SettingError, UserError
+from mbrace import Record, decode_corpus
+from mbrace.errors import SettingError
 from mbrace.setting_fields import REMOVED, Settings, defaults_of, flag_of, options_table, settings_from, table_of
 from mbrace.settings import (
     PRESETS,
@@ -36,72 +34,6 @@ def test_a_race_is_the_papers_by_default() -> None:
     assert race.pruning_function() == mbrace.Confidence(0.99, 500)
     assert race.made_method() is None
     assert (race.schedule, race.seed, race.nbest, race.chosen()) == (None, 0, 1, {})
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Race(qe_top=3), "qe_top: was removed: `mbrace rerank"),  # type: ignore[call-arg]
-        (lambda: Race(alhpa=0.9), "alhpa: no such setting; did you mean alpha?"),  # type: ignore[call-arg]
-        (lambda: Sampling(length_alpha=1.0), "length_alpha: is called length_penalty now"),  # type: ignore[call-arg]
-        (lambda: Race(rank=8), 'rank: is an option of the method now: method_options={"rank": 8}'),  # type: ignore[call-arg]
-        (lambda: Network(model=3), "model 3: must be text"),  # type: ignore[arg-type]
-        (lambda: Race(nbest=True), "nbest True: must be a whole number"),  # equal to the default, 1
-        (lambda: Race(forecast=False), "forecast False: must be a number"),
-        (lambda: Race(shuffle=0), "shuffle 0: must be True or False"),  # type: ignore[arg-type]
-        (lambda: Race(prune=Confidence), "prune <class 'mbrace.prune.Confidence'>: give a pruning function such as"),
-        (lambda: Race(method_options=["rank=8"]), "method_options ['rank=8']: give a dict"),  # type: ignore[arg-type]
-        (lambda: Sampling(sampling=None), "sampling None: choose from independent, arithmetic"),  # type: ignore[arg-type]
-        (lambda: Race.from_dict([]), "Race.from_dict: expected what to_dict returned, got list"),  # type: ignore[arg-type]
-        (lambda: decode(["a"], utilty="chrf"), "utilty: no such setting; did you mean utility?"),  # type: ignore[call-arg]
-        (lambda: decode(["a"], metric_model="m"), "metric_model: is given to the utility: utility=mbrace.Comet(MODEL)"),  # type: ignore[call-arg]
-        (lambda: decode(["a"], race={"alpha": 0.9}), "race {'alpha': 0.9}: give mbrace.Race(...)"),  # type: ignore[arg-type]
-        ({"alpha": 2}, "alpha 2: must be between 0 and 1"),
-        ({"alpha": "x"}, "alpha 'x': must be a number"),
-        ({"bootstraps": 0}, "bootstraps 0: must be 1 or more"),
-        ({"nbest": 1.5}, "nbest 1.5: must be a whole number"),
-        ({"regret": -0.1}, "regret -0.1: must be 0 or more"),
-        ({"window": 0}, "window 0: must be 1 or more"),
-        ({"cover": "no"}, "cover 'no': must be True or False"),
-        ({"seed": 0.5}, "seed 0.5: must be a whole number"),
-        ({"schedule": [3, 2]}, "schedule [3, 2]: sizes must increase"),
-        ({"schedule": "some"}, 'schedule \'some\': give growing whole numbers, or "all"'),
-        ({"prune": "confidense"}, "prune 'confidense': unknown; did you mean confidence?"),
-        ({"prune": 3}, "prune 3: give a pruning function such as mbrace.Confidence(), or a name"),
-        ({"prune": "bottom"}, "prune 'bottom': needs beta"),
-        ({"prune": "halving"}, "prune 'halving': needs budget"),
-        ({"beta": 0.5}, 'beta 0.5: only valid with prune="bottom"'),
-        ({"budget": 100}, 'budget 100: only valid with prune="halving"'),
-        ({"prune": None, "alpha": 0.9}, 'alpha 0.9: only valid with prune="confidence"'),
-        ({"prune": mbrace.Confidence(), "alpha": 0.9}, "alpha 0.9: only valid with the name of a pruning function"),
-        ({"forecast": None}, "forecast None: must be a number"),
-        ({"forecast": True}, "forecast True: must be a number"),
-        ({"forecast": float("nan")}, "forecast nan: must be 0 or more, and finite"),
-        ({"forecast": 0.1, "prune": None}, 'forecast 0.1: only valid without prune="none", which scores all'),
-        ({"forecast": 0.1, "prune": mbrace.Halving(99)}, 'without prune="halving", which shares out its budget'),
-        ({"forecast": 0.1, "method": "low-rank"}, 'forecast 0.1: only valid without method="low-rank", for which'),
-        ({"forecast": 0.1, "exclude_self": True}, "forecast 0.1: only valid without exclude_self=True"),
-        ({"cover": True, "shuffle": False}, "cover True: only valid without shuffle=False"),
-        ({"method": "low-rang"}, "method 'low-rang': unknown; did you mean low-rank?"),
-        ({"method": "low-rank", "prune": "bottom", "beta": 0.5}, "only valid without method="),
-        ({"method": "low-rank", "alpha": 0.9}, 'alpha 0.9: only valid without method="low-rank", which prunes none'),
-        ({"method": "centroid", "exclude_self": True}, 'exclude_self True: only valid without method="centroid"'),
-        ({"method": "low-rank", "method_options": {"rang": 3}}, "rang: no option of method low-rank; did you mean"),
-        ({"method": "low-rank", "method_options": {"rank": "x"}}, "rank 'x': expected a whole number"),
-        ({"method": "low-rank", "method_options": {"rank": 0}}, "rank 0: must be 1 or more"),
-        ({"method_options": {"rank": 3}}, "method_options: only valid with method"),
-        ({"method": "diverse"}, "method 'diverse': chooses several; give nbest=2 or more"),
-        ({"method": "diverse", "nbest": 2, "method_options": {"diversity": -1}}, "diversity -1: must be 0 or more"),
-    ],
-)  # fmt: skip
-def test_settings_of_a_wrong_name_type_or_value_are_refused_in_one_sentence(
-    make: Callable[[], object] | dict[str, Any], message: str
-) -> None:
-    """A dictionary is the fields of a `Race`."""
-    with pytest.raises(UserError, match=re.escape(message)) as error:
-        make() if callable(make) else Race(**make)
-    assert isinstance(error.value, SettingError) or "from_dict" in message
-    assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
 
 
 def test_names_and_objects_give_the_same_race() -> None:
@@ -128,8 +60,6 @@ def test_settings_are_frozen_pickle_and_hash() -> None:
     with pytest.raises(AttributeError):
         race.alpha = 0.5  # type: ignore[misc]
     assert race.replace(nbest=4) == Race(alpha=0.9, schedule=[4, 8], nbest=4)
-    with pytest.raises(SettingError, match="nbset: no such setting; did you mean nbest"):
-        race.replace(nbset=4)
 
 
 @pytest.mark.parametrize(
@@ -150,26 +80,6 @@ def test_a_dictionary_gives_the_same_race_again(race: Race) -> None:
     assert (again.pruning_function(), again.describe()) == (race.pruning_function(), race.describe())
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"alhpa": 0.9}, "alhpa: no such setting; did you mean alpha?"),
-        ({"preset": "fast"}, "preset: is for the command line; give the settings themselves, such as regret=0.04"),
-        ({"version": 2}, "version 2: of another mbrace; this one reads versions 1 to 1"),
-        ({"coarse": "chrf"}, "coarse: was removed"),
-    ],
-)
-def test_other_dictionaries_are_refused(values: Mapping[str, Any], message: str) -> None:
-    with pytest.raises(SettingError) as error:
-        Race.from_dict(values)
-    assert str(error.value).startswith(message)
-
-
-def test_an_object_of_your_own_is_not_written() -> None:
-    with pytest.raises(SettingError, match="an object of your own cannot be written"):
-        Race(prune=lambda standings: standings.means > 0).to_dict()
-
-
 def test_the_description_has_what_older_ones_had_and_more_only_if_chosen() -> None:
     older = {"prune", "alpha", "bootstraps", "beta", "regret", "budget", "schedule", "seed", "nbest", "no_shuffle"}
     assert {name for name, value in Race().describe().items() if value is not None} <= older
@@ -187,10 +97,6 @@ def test_keywords_or_an_object_and_not_both() -> None:
     assert settings_from(Race, None, {}) == Race()
     assert settings_from(Race, race, {}) is race
     assert settings_from(Race, None, {"nbest": 2}) == race
-    with pytest.raises(SettingError, match=r"nbest 2: give it or race=, not both"):
-        settings_from(Race, race, {"nbest": 2})
-    with pytest.raises(SettingError, match="coarse: was removed"):
-        settings_from(Race, None, {"coarse": "chrf"})
 
 
 def test_typed_keywords_are_the_fields() -> None:
@@ -224,8 +130,6 @@ def test_epsilon_is_the_default_unless_another_truncation_is_chosen() -> None:
         "top_k": 5,
     }
     assert Sampling(epsilon=0).describe()["epsilon"] == 0
-    with pytest.raises(SettingError, match="sampling 'arithmetical': unknown; did you mean arithmetic"):
-        Sampling(sampling="arithmetical")
 
 
 PRESET_CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [

@@ -157,25 +157,6 @@ def test_abilities_are_the_written_ones() -> None:
     assert (mbrace.EditDistance(threads=3).workers, mbrace.EditDistance(threads=3).single_threaded().workers) == (3, 1)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: mbrace.EditDistance(kind="hamming"), "kind 'hamming': unknown; choose from wer, cer, levenshtein"),
-        (lambda: mbrace.EditDistance(unit="bytes"), "unit 'bytes': unknown; choose from characters, words"),
-        (lambda: mbrace.EditDistance(kind="wer", unit="characters"), "unit 'characters': wer counts words"),
-        (lambda: mbrace.EditDistance(threads=0), "threads 0: must be 1 or more"),
-        (lambda: mbrace.RougeL(threads=0), "threads 0: must be 1 or more"),
-        (lambda: mbrace.EditDistance(threads=10**20), "threads 100000000000000000000: must be 1,024 or less"),
-        (lambda: mbrace.RougeL(threads=10**20), "threads 100000000000000000000: must be 1,024 or less"),
-        (lambda: mbrace.ExactMatch(pattern="("), r"pattern '\(': no regular expression \(missing \)"),
-        (lambda: mbrace.TER().pairs(["a"], []), "1 hypotheses but 0 references"),
-    ],
-)
-def test_wrong_options_are_refused_by_name(make: Any, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make()
-
-
 @pytest.mark.parametrize(("make", "package"), [(mbrace.TER, "sacrebleu"), (mbrace.EditDistance, "rapidfuzz")])
 def test_a_missing_package_is_named_with_its_extra(make: Any, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == package]:

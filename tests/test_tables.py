@@ -143,29 +143,6 @@ def test_a_row_that_fails_is_told_of_and_stays_empty() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda: list(mbrace.table_records([{"hypotheses": ["a"]}])),
-            "table: expected a DataFrame .* got list",
-        ),
-        (lambda: list(mbrace.table_records(pyarrow.table({"text": ["a"]}))), "row:0: hypotheses: missing"),
-        (
-            lambda: mbrace.decode_table(pyarrow.table({"hypotheses": [["a"]], "mbr_text": ["x"]})),
-            "column mbr_text: exists; give another prefix",
-        ),
-        (
-            lambda: mbrace.decode_table(pyarrow.table({"candidates": [["a"]], "samples": [["b"]]})),
-            "row:0: samples: are hypotheses and pseudo-references at once",
-        ),
-    ],
-)
-def test_what_cannot_be_decoded_is_refused(call: Any, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        call()
-
-
 def test_a_lazy_frame_is_refused_with_the_remedy() -> None:
     polars = pytest.importorskip("polars")
     with pytest.raises(UserError, match=r"give table\.collect\(\)"):

@@ -16,6 +16,7 @@ from mbrace.prune import Bottom, Confidence
 from mbrace.result import RaceRecorder
 
 if TYPE_CHECKING:
+    from mbrace.prune import PruningFunction
     from mbrace.records import Record
     from mbrace.result import Decoded
     from mbrace.utility import Utility
@@ -119,7 +120,9 @@ def _compare(records: Sequence[Record], utility: Utility) -> None:
     """Print a table of beam search, standard MBR and three pruning functions."""
     from mbrace.api import decode_corpus
 
-    rules = {"beta 0.5": Bottom(0.5), "alpha 0.99": Confidence(0.99), "alpha 0.9": Confidence(0.9)}
+    rules: dict[str, PruningFunction | None] = {
+        "standard MBR": None, "beta 0.5": Bottom(0.5), "alpha 0.99": Confidence(0.99), "alpha 0.9": Confidence(0.9)
+    }  # fmt: skip
     references = [record.reference or "" for record in records]
     first = utility.pairs([record.hypotheses[0] for record in records], references)
     rows = [
@@ -128,7 +131,7 @@ def _compare(records: Sequence[Record], utility: Utility) -> None:
     ]
     list(decode_corpus(records[:1], utility=utility))  # warm up
     standard: list[Decoded] = []
-    for name, prune in {"standard MBR": None, **rules}.items():
+    for name, prune in rules.items():
         started = time.perf_counter()
         found = list(decode_corpus(records, utility=utility, prune=prune))
         seconds, standard = time.perf_counter() - started, standard or found
