@@ -117,19 +117,46 @@ def test_code_in_a_model_folder_never_runs_whatever_is_typed(command: str, kind:
     elif kind == "stray":
         (evil / "stray.py").write_text(CODE)
     write_comet(tmp_path / "comet", evil)
-    (tmp_path / "s.txt").write_text("hello\n")
-    (tmp_path / "c.jsonl").write_text(json.dumps({"hypotheses": ["a b", "c"], "source": "d"}) + "\n")
+    assert re.search(r"evil: brings code of its own \(.*which mbrace never runs", refusal_in(tmp_path, command))
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_code_of_a_part_in_a_folder_of_its_own_never_runs(is_link: bool, tmp_path: Path) -> None:
+    """RagTokenizer loads its parts without saying that no code may run."""
+    transformers = pytest.importorskip("transformers")
+    known = {"vocab_size": 9, "num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2}
+    network = transformers.BertModel(transformers.BertConfig(**known, intermediate_size=8))
+    network.config.update({"question_encoder": {"model_type": "vit"}, "generator": {"model_type": "vit"}})
+    network.save_pretrained(tmp_path / "evil")
+    part = tmp_path / ("elsewhere" if is_link else "evil/question_encoder_tokenizer")
+    part.mkdir()
+    if is_link:
+        (tmp_path / "evil" / "question_encoder_tokenizer").symlink_to(part)
+    (part / "evil_code.py").write_text(CODE)
+    auto = {"auto_map": {"AutoTokenizer": [f"{part.relative_to(tmp_path)}--evil_code.Evil", None]}}
+    (part / "tokenizer_config.json").write_text(json.dumps(auto))
+    (tmp_path / "evil" / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "RagTokenizer"}))
+    (tmp_path / "evil" / "vocab.txt").write_text("a\n")
+    refusal = refusal_in(tmp_path, "decode c.jsonl -o o.jsonl --utility embedding --metric-model evil --device cpu")
+    assert re.search("requires you to execute" if is_link else "evil: brings code of its own", refusal), refusal
+
+
+def refusal_in(folder: Path, command: str) -> str:
+    """What a command says that is asked to run code, whatever is typed, and does not."""
+    (folder / "s.txt").write_text("hello\n")
+    (folder / "c.jsonl").write_text(json.dumps({"hypotheses": ["a b", "c"], "source": "d"}) + "\n")
     ran = subprocess.run(
         [sys.executable, "-m", "mbrace", *command.split()],
-        cwd=tmp_path,
+        cwd=folder,
         input="y\ny\ny\nhello\n",
         capture_output=True,
         text=True,
-        env={**os.environ, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"},
+        env={**os.environ, "HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1"},
     )
-    assert ran.returncode == 2
-    assert re.search(r"evil: brings code of its own \(.*which mbrace never runs", ran.stderr), ran.stderr
-    assert not (tmp_path / "CODE RAN").exists()
+    assert not (folder / "CODE RAN").exists()
+    assert ran.returncode == 2, ran.stderr
+    assert "[y/N]" not in ran.stdout + ran.stderr
+    return ran.stderr
 
 
 def write_comet(folder: Path, encoder: Path) -> None:

@@ -139,9 +139,9 @@ def load(folder: Path, tokenizer: Any, kind: str) -> tuple[Any, Any]:
             warnings.filterwarnings("ignore", message=".*sacremoses.*")
             model = from_pretrained(kind, folder, extra="models")
             tokenizer = tokenizer or from_pretrained("AutoTokenizer", folder, extra="models")
-    except (OSError, ValueError, KeyError) as error:
-        if isinstance(error, UserError):
-            raise
+    except UserError:
+        raise
+    except Exception as error:  # transformers raises many kinds for settings that do not fit
         raise UserError(
             f"model {str(folder)!r} cannot be loaded: {first_line(error)}; give a folder, or a name on the model hub"
         ) from error

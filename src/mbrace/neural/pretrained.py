@@ -172,7 +172,9 @@ def from_pretrained(kind: str, folder: Path | None, *, extra: str = "neural", **
     if folder is not None:
         refuse_code(folder)
     name = None if folder is None else str(folder)
-    # without False, transformers would ask on standard input whether it may run a folder's code
+    # without False, transformers would ask on standard input whether it may run a folder's code; without 0, loaders
+    # that a loader calls for parts of a model (RagTokenizer, backbones) would, as they are not told
+    require("transformers.dynamic_module_utils", extra=extra).TIME_OUT_REMOTE_CODE = 0
     return getattr(transformers, kind).from_pretrained(name, trust_remote_code=False, **settings)
 
 
@@ -180,7 +182,8 @@ def refuse_code(folder: Path) -> None:
     """Refuse a folder that brings code of its own."""
     found = sorted(path.name for path in folder.glob("*.py"))
     found += [f"custom_generate/{path.name}" for path in folder.glob("custom_generate/*.py")]
-    found += [f"{key} in {name}" for name in CONFIGS for key in sorted(_code_in(_content(folder / name)))]
+    for path in sorted(path for name in CONFIGS for path in folder.rglob(name)):  # a part may have a folder of its own
+        found += [f"{key} in {path.relative_to(folder)}" for key in sorted(_code_in(_content(path)))]
     if found:
         names = ", ".join(found[:3]) + (" ..." if len(found) > 3 else "")
         raise UserError(f"{folder}: brings code of its own ({names}), which mbrace never runs; give a model without")
