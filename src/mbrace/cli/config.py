@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import reprlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -45,7 +46,9 @@ def use_config(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Non
             _refuse_untrusted(action, value, path)
         try:
             default = _default(command, action, value, f"{path}: {_names(action)[0]}")
-        except argparse.ArgumentError as error:
+        except UserError:
+            raise
+        except (argparse.ArgumentError, ValueError) as error:  # Python writes no whole number of thousands of digits
             raise UserError(f"{path}: {error}") from None
         if default is not None:
             action.default, action.required = default, False
@@ -163,7 +166,7 @@ def _default(parser: argparse.ArgumentParser, action: argparse.Action, value: An
     if action.nargs == 0 or isinstance(value, bool):  # a switch; or an option that needs no value
         if not isinstance(value, bool | None) or action.nargs not in (0, "?"):
             expected = "true or false" if action.nargs == 0 else "a value"
-            raise UserError(f"{where}: expected {expected}, got {value!r}")
+            raise UserError(f"{where}: expected {expected}, got {reprlib.repr(value)}")
         is_off = not value and not isinstance(action, argparse.BooleanOptionalAction)
         return None if is_off else value if action.nargs == 0 else action.const
     if isinstance(value, Mapping) and action.metavar == "NAME=VALUE":
@@ -181,5 +184,5 @@ def _default(parser: argparse.ArgumentParser, action: argparse.Action, value: An
 
 def _text(value: Any, where: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise UserError(f"{where}: expected text or a number, got {value!r}")
+        raise UserError(f"{where}: expected text or a number, got {reprlib.repr(value)}")
     return str(value)
