@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from mbrace.answers import Vote, prompt_of, steps_to
 from mbrace.cli import main
 from mbrace.errors import ServiceError
 from mbrace.servers.abilities import PROBE
+from mbrace.servers.failures import StatusError
 
 PEAKED = ["The capital of France is Paris."] * 12
 PEAKED += ["Paris is the capital of France.", "It is Lyon.", "Paris.", "I do not know."]
@@ -478,6 +480,23 @@ def test_a_server_that_fails_is_nobodys_fault(model: Model) -> None:
     model.plan = lambda number: "503"
     with pytest.raises(ServiceError):
         server(model).answer(["q"])
+
+
+def test_all_who_ask_at_the_same_time_learn_from_one_try_that_a_server_fails(model: Model) -> None:
+    model.fails_probes, model.plan = True, lambda number: "503"
+    made, begun = server(model), threading.Barrier(16)
+
+    def status(_: int) -> int:
+        begun.wait(120)
+        with pytest.raises(StatusError) as raised:
+            made.answer("q")
+        return raised.value.status
+
+    with ThreadPoolExecutor(16) as pool:
+        assert set(pool.map(status, range(16))) == {503}
+    assert len(model.bodies) < 16
+    model.fails_probes, model.plan = False, lambda number: None
+    assert made.answer("q").text == PEAKED[0]
 
 
 def test_a_race_that_fails_holds_up_no_other(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ class Probe:
         self.tokens = 0  # in and out, so far
 
     async def run(self) -> Abilities:
-        """What the server does; ServiceError if it cannot do what was asked for."""
+        """What the server does; an error if it cannot do what was asked for."""
         choices, cost, most = await self._first()
         usage_of_one = sum(choice.is_cut for choice in choices) > 1 and 0 < cost.completion_tokens <= TOKENS
         most = min(most, len(choices))
@@ -103,7 +103,7 @@ class Probe:
                 return (*await self._ask(most, 1), most)
             except RequestError as error:
                 if not error.refused:
-                    raise ServiceError(str(error)) from error
+                    raise
                 said, named = str(error).partition("status")[2], self._named(str(error))
                 if "n" in named and most > 1:
                     found = _LIMIT.search(said)
@@ -112,7 +112,7 @@ class Probe:
                     self._seed = False
                 elif not (named & {*EXTREMES, "vllm_xargs"} and await self._through_transformers()):
                     if not named:
-                        raise ServiceError(str(error)) from error
+                        raise
                     what = ", ".join(sorted(named))
                     raise ServiceError(f"{error}; this server does not take {what}: leave it out") from error
         raise self._error("refuses every form of request that was tried")

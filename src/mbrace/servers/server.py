@@ -102,6 +102,7 @@ class Server:
         self._file = None if save_draws is None else AnswerFile(save_draws)
         self._threads = ThreadPoolExecutor(MOST_RACES, thread_name_prefix="mbrace-answer")  # begun as needed
         self._probing = threading.Lock()
+        self._probe: Future[Abilities] | None = None  # the last one, for which all callers wait
         self._abilities: Abilities | None = None
         self._has_sampled = False
         self.probe_tokens = 0  # in and out, to find out what the server does
@@ -118,15 +119,19 @@ class Server:
     def abilities(self) -> Abilities:
         """What the server does, found out before the first sample; ServiceError if it cannot do what is needed."""
         with self._probing:
-            if self._abilities is None:
-                self._abilities = self._client.start(self._probe()).result()
-            return self._abilities
+            if self._probe is None or (self._abilities is None and self._probe.done()):  # it failed
+                self._probe = self._client.start(self._ask_abilities())
+            probe = self._probe
+        return probe.result()
 
-    async def _probe(self) -> Abilities:
+    async def _ask_abilities(self) -> Abilities:
         options = {"chat": self._chat, "logprobs": self.logprobs, "epsilon": self._epsilon, "most": self._per_request}
         probe = Probe(self._client, self._with_text, self._options, **options)  # type: ignore[arg-type]
         try:
-            return await probe.run()
+            self._abilities = await probe.run()
+            return self._abilities
+        except RequestError as error:  # no record is at fault
+            raise StatusError(str(error), error.status) from error
         finally:
             self.probe_tokens = probe.tokens
             self.budget.settle(0, probe.tokens)
