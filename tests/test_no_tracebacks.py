@@ -112,6 +112,13 @@ def test_terminal_escapes_of_others_are_made_visible(
         assert "x1b" in printed.out + printed.err or status == 0
 
 
+class WarningOfTwo(UserWarning):
+    """A warning of somebody's that is not made of a message alone."""
+
+    def __init__(self, message: str, more: str) -> None:
+        super().__init__(message, more)
+
+
 def test_messages_of_servers_and_warnings_are_made_visible_and_take_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -123,9 +130,10 @@ def test_messages_of_servers_and_warnings_are_made_visible_and_take_one_line(
         log.warning("the server said %s", ESCAPES)
         warn(f"record {ESCAPES}")
         warnings.warn(ESCAPES, stacklevel=1)
+        warnings.warn(WarningOfTwo(ESCAPES, "more"), stacklevel=1)
     told = capsys.readouterr().err
     assert shows_no_control(told)
-    assert told.count("\\x1b") >= 4
+    assert told.count("\\x1b") >= 5
     assert told.splitlines()[0].endswith("\\n  File fake.py")
 
 

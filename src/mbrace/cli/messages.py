@@ -116,7 +116,7 @@ def plain_messages(level: str, flags: Collection[str] = ()) -> Iterator[None]:
                 if isinstance(message, MbraceWarning):
                     log.warning("mbrace: warning: %s", spelled(message.args[0], flag))
                 elif log.isEnabledFor(logging.WARNING):
-                    others(category(visible(str(message))), category, filename, *rest)
+                    others(visible(str(message)), category, filename, *rest)
 
             warnings.showwarning = show  # type: ignore[assignment]
             yield
