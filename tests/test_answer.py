@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import scipy.stats
+from cli_helpers import until
 from test_models_server import Mock
 
 import mbrace
@@ -66,6 +67,23 @@ def server(model: Model, **options: Any) -> mbrace.Server:
 
 def flags(model: Model, *more: str) -> list[str]:
     return ["--server", model.url, "--server-model", "m", "--server-option", "retries=0", *more]
+
+
+def count_one_choice(model: Model) -> None:
+    """Let the `usage` of its answers be that of one choice, as llama.cpp's is, which also counts tokens."""
+    answer = model.answer
+
+    def like_llama(request: Any, body: dict[str, Any]) -> None:
+        if "content" in body:
+            return request.send(200, b'{"tokens": [1, 2, 3]}')
+        if PROBE not in str(body["messages"]):
+            return answer(request, body)
+        model.probes.append(body)
+        choices = [choice | {"finish_reason": "length"} for choice in model.made(body)]
+        usage = {"prompt_tokens": 10, "completion_tokens": 8}
+        return request.send(200, json.dumps({"choices": choices, "usage": usage}).encode())
+
+    model.answer = like_llama  # type: ignore[method-assign]
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -258,6 +276,28 @@ def test_paid_draws_are_never_lost_and_decode_reads_them(model: Model, tmp_path:
     assert [row["pseudo_references"] for row in rows_of(decoded)] == [row["draws"] for row in rows_of(out)]
 
 
+def test_draws_that_are_under_way_when_another_one_fails_are_kept(model: Model, tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("one\n")
+    model.choices, together = 1, threading.Barrier(3)  # a request for each draw
+
+    def plan(number: int) -> str | None:
+        together.wait(120)
+        return "401" if number == 2 else time.sleep(0.5)  # type: ignore[func-returns-value]
+
+    model.plan = plan
+    files = [f"{tmp_path}/p.txt", "-o", f"{tmp_path}/a", "--save-draws", f"{tmp_path}/draws"]
+    assert main(["answer", *files, "--concurrency", "3", *flags(model)]) == 3
+    assert (len(model.bodies), len(rows_of(tmp_path / "draws"))) == (3, 2)  # the fourth one was not asked for
+
+
+def test_a_draw_whose_tokens_are_counted_again_is_kept_before_requests_that_wait(model: Model, tmp_path: Path) -> None:
+    count_one_choice(model)
+    kept = tmp_path / "draws"
+    model.plan = lambda number: until(lambda: len(rows_of(kept)) == 2) if number == 3 else None
+    server(model, concurrency=1, save_draws=kept).answer(["a", "b", "c"], n=4)
+    assert len(rows_of(kept)) == 3
+
+
 def test_a_killed_run_has_lost_no_draw_that_arrived(model: Model, tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text("".join(f"question {n}\n" for n in range(40)))
     model.texts = lambda prompt: SPREAD
@@ -307,18 +347,8 @@ def test_the_budget_is_checked_before_each_request_and_never_exceeded(model: Mod
 def test_the_requests_that_find_out_what_a_server_does_are_in_the_budget_and_said(
     model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answer = model.answer
+    count_one_choice(model)
     (tmp_path / "p.txt").write_text("one\n")
-
-    def with_usage(request: Any, body: dict[str, Any]) -> None:
-        if PROBE not in str(body["messages"]):
-            return answer(request, body)
-        model.probes.append(body)
-        choices = [choice | {"finish_reason": "length"} for choice in model.made(body)]
-        usage = {"prompt_tokens": 10, "completion_tokens": 8}  # of one choice, as llama.cpp counts
-        return request.send(200, json.dumps({"choices": choices, "usage": usage}).encode())
-
-    model.answer = with_usage  # type: ignore[method-assign]
     made = server(model, max_cost_tokens=100_000)
     made.abilities()
     assert made.budget.spent == sum(10 + 8 * body["n"] for body in model.probes) > 0

@@ -19,7 +19,7 @@ import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
@@ -140,9 +140,10 @@ class Client:
                     await self._back_off(failures, retries, failure)
 
     async def ask_once(self, body: Any, read: Callable[[Any], Answer], path: str | None = None) -> Answer | None:
-        """What `read` makes of the answer of one try; None if it fails."""
+        """What `read` makes of the answer of one try; None if it fails. One at another path, which costs nothing, waits
+        for no other request."""
         assert self._running is not None
-        async with self._running.slots:
+        async with nullcontext() if path else self._running.slots:
             with suppress(Failure):
                 return await self._try(body, read, path or self._endpoint)
         return None

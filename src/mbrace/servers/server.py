@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -256,11 +256,21 @@ class Server:
         if not (record.source or "").strip():  # a blank source has blank outputs
             return Draws([""] * count, [0.0] * count if self.logprobs else None, receipt=Receipt())
         started, size = time.monotonic(), min(self._per_request, abilities.choices)
+
+        def check() -> None:
+            """Begin no request once another one of these draws has failed."""
+            for part in parts:
+                if part.done():
+                    part.result()
+
         parts = [
-            self._part(record, stream, begin, min(size, first + count - begin), abilities)
+            asyncio.ensure_future(
+                self._part(record, stream, begin, min(size, first + count - begin), abilities, before=check)
+            )
             for begin in range(first, first + count, size)
         ]
-        found = await asyncio.gather(*parts)
+        await asyncio.gather(*parts, return_exceptions=True)  # those under way are paid for, even if one fails
+        found = [part.result() for part in parts]
         choices = [choice for part, _ in found for choice in part]
         usable = [choice for choice in choices if choice.is_usable]
         cut = sum(choice.is_cut for choice in choices)
@@ -279,7 +289,14 @@ class Server:
         )
 
     async def _part(
-        self, record: Record, stream: str, first: int, count: int, abilities: Abilities
+        self,
+        record: Record,
+        stream: str,
+        first: int,
+        count: int,
+        abilities: Abilities,
+        *,
+        before: Callable[[], None],
     ) -> tuple[list[Choice], Receipt]:
         """The draws of one request, and of others while the server gives fewer choices than requested."""
         choices: list[Choice] = []
@@ -295,7 +312,7 @@ class Server:
                 got, cost = kept[0], Cost(kept_answers=1)
                 receipt += kept[1]
             else:
-                got, cost = await self._paid(body, wanted, abilities)
+                got, cost = await self._paid(body, wanted, abilities, before)
                 if not got:  # the budget pays for none
                     return choices, receipt + Receipt(denied=wanted)
                 receipt += Receipt(cost.prompt_tokens, cost.completion_tokens, 1)
@@ -307,14 +324,16 @@ class Server:
             choices += got
         return choices, receipt
 
-    async def _paid(self, body: dict[str, Any], wanted: int, abilities: Abilities) -> tuple[list[Choice], Cost]:
+    async def _paid(
+        self, body: dict[str, Any], wanted: int, abilities: Abilities, before: Callable[[], None]
+    ) -> tuple[list[Choice], Cost]:
         """As many of the wanted choices of a request as the budget pays for, and what they cost."""
         most, prompt = int(body["max_tokens"]), _most_tokens(body)
         paid, spent = await self.budget.take(prompt, most, wanted), 0
         if not paid:
             return [], Cost()
         try:
-            got, cost = await self._post(body | {"n": paid}, paid)
+            got, cost = await self._post(body | {"n": paid}, paid, before)
             if abilities.usage_of_one and len(got) > 1:
                 cost = await self._recount(got, cost, most)
             spent = cost.prompt_tokens + cost.completion_tokens or prompt + paid * most  # a server may not say it
@@ -345,14 +364,16 @@ class Server:
         check_beams([choice.text for choice in choices], count, self.url)
         return [choice.text for choice in choices if choice.is_usable]
 
-    async def _post(self, body: dict[str, Any], count: int) -> tuple[list[Choice], Cost]:
+    async def _post(
+        self, body: dict[str, Any], count: int, before: Callable[[], None] = lambda: None
+    ) -> tuple[list[Choice], Cost]:
         """The choices of an answer. If the request fails, a plain one tells whether the source is at fault."""
 
         def read(answer: Any) -> tuple[list[Choice], Cost]:
             return choices_of(answer, chat=self._chat)[:count], cost_of(answer)
 
         try:
-            found = await self._client.ask(body, read)
+            found = await self._client.ask(body, read, before=before)
         except RequestError as error:
             if error.refused and self._has_sampled:
                 raise
