@@ -140,7 +140,8 @@ def run_candidates(job: Job, args: argparse.Namespace) -> int:
 
 def read_input(job: Job, args: argparse.Namespace) -> tuple[Iterable[Item], int | None]:
     """The records, and their number where that is cheap to find out."""
-    from mbrace.io.candidates import check_inputs, expand, read_flat
+    from mbrace.io.candidates import expand, read_flat
+    from mbrace.io.output import check_inputs
     from mbrace.jobs.run import items_of
 
     sizes = {"num_candidates": args.num_candidates, "num_references": args.num_references}

@@ -19,7 +19,6 @@ from mbrace.io.reading import (
     byte_lines,
     expand_url,
     json_line,
-    open_input,
     parse_json,
     read_lines,
     shown_path,
@@ -293,19 +292,6 @@ def expand(patterns: Paths) -> list[str]:
     if repeated is not None:
         raise UserError(f"{repeated}: given twice; give each input once")
     return paths
-
-
-def check_inputs(paths: Sequence[str], output: str) -> None:
-    """Before the output is made, refuse a file that cannot be read, and an output that is also an input."""
-    check_stdin(paths)
-    for path in paths:
-        if path == "-" or "://" in path:
-            continue
-        if os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path):
-            with open_input(path):  # any file but a pipe, which can be opened only once
-                pass
-        if os.path.exists(output) and os.path.samefile(path, output):
-            raise UserError(f"{output}: is an input too; give another output")
 
 
 def check_stdin(paths: Iterable[str]) -> None:

@@ -6,16 +6,16 @@ import contextlib
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from mbrace.errors import FORCE, LARGEST, RESUME, Parameter, SettingError, UserError, check_whole, require, warn
 from mbrace.io.atomic import OPEN, OPEN_OWN, TEMPORARY, lock, replacing, write_all
-from mbrace.io.candidates import Bad, lines_of
+from mbrace.io.candidates import Bad, check_stdin, lines_of
 from mbrace.io.compression import PACKED, check_packing, in_members, packing_of
 from mbrace.io.folders import UtilityFolder
 from mbrace.io.parquet import write_parquet
-from mbrace.io.reading import byte_lines, json_line, valid_unicode
+from mbrace.io.reading import byte_lines, json_line, open_input, valid_unicode
 from mbrace.io.resume import SUFFIX, RunFile, WrittenLines, begins_like_our_output, whole_lines
 from mbrace.records import Record
 from mbrace.result import Decoded
@@ -103,6 +103,22 @@ class OutputFiles:
         existing = self.path if self.exists else self.errors
         if not self.is_stream and (self.exists or os.path.exists(existing)):
             raise UserError(f"{existing}: {EXISTS}")
+
+
+def check_inputs(paths: Sequence[str], output: str) -> None:
+    """Before the output is made, refuse a file that cannot be read, and one that is a file of the output."""
+    check_stdin(paths)
+    files = OutputFiles(output)
+    own = [output] if files.is_stream else [output, files.lines, files.replacement, files.errors, files.run_file]
+    for path in paths:
+        if path == "-" or "://" in path:
+            continue
+        if os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path):
+            with open_input(path):  # any file but a pipe, which can be opened only once
+                pass
+        for file in filter(os.path.exists, own):
+            if os.path.samefile(path, file):
+                raise UserError(f"{file}: is an input too; give another output")
 
 
 def errors_path(output: str) -> str:

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 from mbrace.errors import FORCE, MOST_THREADS, RESUME, ServiceError, SettingError, UserError, check_whole
-from mbrace.io.candidates import Bad, Item, Paths, Row, bad_from, check_inputs, expand, location_of, read_items
-from mbrace.io.output import Output, OutputFiles
+from mbrace.io.candidates import Bad, Item, Paths, Row, bad_from, expand, location_of, read_items
+from mbrace.io.output import Output, OutputFiles, check_inputs
 from mbrace.io.reading import parse_json
 from mbrace.jobs.terminal import Stop, progress_bar
 from mbrace.records import Location, Record
