@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import random
 import subprocess
 import sys
@@ -365,6 +366,21 @@ def test_the_bound_and_the_cost_are_said(model: Model, tmp_path: Path, capsys: p
     assert "at most 8 draws of 9 tokens per prompt: 16 draws, 144 tokens out for 2 prompts" in said
     assert "stopped: " in said
     assert "tokens in " in said
+
+
+def test_prompts_from_a_pipe_or_several_files_are_not_counted_before(
+    model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read, write = os.pipe()
+    os.write(write, b"one\ntwo\n")
+    os.close(write)
+    for prompts in (f"/dev/fd/{read}", f"{tmp_path}/?.txt"):
+        (tmp_path / "1.txt").write_text("one\n")
+        (tmp_path / "2.txt").write_text("two\n")
+        assert main(["answer", prompts, "-o", f"{tmp_path}/a", "--force", *flags(model)]) == 0
+        assert [row["prompt"] for row in rows_of(tmp_path / "a")] == ["one", "two"]
+        assert "16 draws of 512 tokens per prompt\n" in capsys.readouterr().err
+    os.close(read)
 
 
 def test_other_commands_read_the_answers_with_all_lines_and_turns(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, cast
 
@@ -71,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
     items = items_of(job, args.prompts, args.output)
     if not (args.resume or args.force):
         OutputFiles(args.output).refuse_existing()
-    say(bound(job, None if args.prompts == "-" else count_lines(args.prompts)))
+    can_count = os.path.isfile(args.prompts) and not args.prompts.endswith(".parquet")
+    say(bound(job, count_lines(args.prompts) if can_count else None))
     summary = cast("AnswerSummary", run_with_output(job, items, args))
     status = report_run(summary, args)
     if why := sorted(summary.stopped.items(), key=lambda pair: -pair[1]):
