@@ -180,9 +180,12 @@ def test_an_answer_that_would_fill_the_memory_is_refused(
     assert len(mock.bodies) == 1
 
 
-def test_an_output_that_a_filter_ended_is_no_whole_answer() -> None:
-    choices = [{"message": {"content": "The answer"}, "finish_reason": end} for end in ("stop", "content_filter")]
-    assert [choice.is_usable for choice in choices_of({"choices": choices}, chat=True)] == [True, False]
+def test_an_output_that_a_filter_ended_or_that_has_no_text_is_no_whole_answer() -> None:
+    ends = {"stop": "The answer", "content_filter": "The answer", "length": None, "refusal": None, "tool_calls": None}
+    choices = [{"message": {"content": text, end: "I cannot"}, "finish_reason": end} for end, text in ends.items()]
+    found = choices_of({"choices": choices}, chat=True)
+    assert [choice.is_usable for choice in found] == [True, False, False, False, False]
+    assert [choice.is_cut for choice in found] == [False, True, True, False, False]
 
 
 def test_reasoning_is_cut_off_in_linear_time() -> None:

@@ -41,22 +41,26 @@ def chat_messages(text: str, system: str | None) -> list[dict[str, str]]:
 
 
 def choices_of(answer: Any, *, chat: bool) -> list[Choice]:
-    """The choices of an answer; ValueError if it has none."""
+    """The choices of an answer; ValueError if none has a text. One without among others is blank."""
     choices = answer.get("choices") if isinstance(answer, dict) else None
     if not isinstance(choices, list) or not choices:
         raise ValueError("no choices in the answer")
-    return [_choice(choice, chat) for choice in choices]
+    found = [_choice(choice, chat) for choice in choices]
+    if not any(found):
+        raise ValueError(_why_no_text(choices[0]))
+    return [choice or Choice("", 0.0) for choice in found]
 
 
-def _choice(choice: Mapping[str, Any], chat: bool) -> Choice:
+def _choice(choice: Mapping[str, Any], chat: bool) -> Choice | None:
+    """A choice; None if it has no text and does not say that it was cut before its answer began."""
     message = choice["message"] if chat else choice
     text = message.get("content" if chat else "text")
     thoughts = message.get("reasoning_content") or message.get("reasoning") or ""
     end = choice.get("finish_reason")
     if not isinstance(text, str):
-        if not (end == "length" or thoughts) or message.get("refusal"):
-            raise ValueError(_why_no_text(choice))
-        text = ""  # it was cut before its answer began
+        if not (end in CUT or thoughts) or message.get("refusal"):
+            return None
+        text = ""
     written = f"{thoughts}{text}"
     return Choice(answer_in(text), _logprob(choice.get("logprobs"), is_blank=not text), end in CUT, written)
 
