@@ -193,6 +193,7 @@ def test_a_stream_sends_comments_while_the_race_is_open(served: Served, monkeypa
         ({"frobnicate": 1}, "frobnicate: is not known here"),
         ({"messages": []}, "give messages"),
         ({"messages": [{"role": "user", "content": " "}]}, "messages: the last one is empty"),
+        ({"messages": [{"role": "user", "content": [{"text": 5}]}]}, "messages: the last one is empty"),
         ({"stream": "yes"}, "stream: must be true or false"),
     ],
 )
@@ -239,9 +240,11 @@ def test_without_a_key_only_loopback_is_served(monkeypatch: pytest.MonkeyPatch) 
         serve(lambda chat: None, {}, model="m", settings=Answering(), host="0.0.0.0")  # type: ignore[arg-type, return-value]
 
 
-def test_half_a_character_reaches_the_server_as_a_question_mark(served: Served) -> None:
+def test_half_a_character_reaches_the_server_as_a_question_mark_and_the_client_as_it_is(served: Served) -> None:
+    served.model.texts = lambda prompt: ["\ud800"]
     body = b'{"messages": [{"role": "user", "content": "\\ud800 What?"}]}'
-    assert httpx.post(f"{served.url}/v1/chat/completions", content=body).status_code == 200
+    found = httpx.post(f"{served.url}/v1/chat/completions", content=body)
+    assert found.json()["choices"][0]["message"]["content"] == "\ud800"
     assert served.model.bodies[0]["messages"][0]["content"] == "? What?"
 
 

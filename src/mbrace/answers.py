@@ -91,7 +91,8 @@ def prompt_of(prompt: str | Sequence[Message], id: str | int, **fields: Any) -> 
 def _text_of(content: Any) -> str:
     """The text of a message, whose content may come in parts."""
     if isinstance(content, list):
-        content = "\n".join(part["text"] for part in content if isinstance(part, Mapping) and "text" in part)
+        texts = [part.get("text") for part in content if isinstance(part, Mapping)]
+        content = "\n".join(text for text in texts if isinstance(text, str))
     if not isinstance(content, str):
         raise UserError("messages: the last one has no text in its content")
     return content

@@ -206,7 +206,8 @@ class _Site:
             await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():  # the client went away
                 return Response(status_code=499)
-            return JSONResponse(reply(asked, task.result(), self.model))
+            whole = json.dumps(reply(asked, task.result(), self.model))  # half a surrogate pair stays an escape
+            return Response(whole, media_type="application/json")
         finally:
             gone.cancel()
             task.cancel()
