@@ -163,11 +163,23 @@ def test_an_unreadable_answer_is_left_out_and_too_many_end_the_run(server: Serve
     answer = mbrace.decode(["x", "yy"], references, utility=judge(server, most_unreadable=0.5), prune=None)
     assert (answer.text, answer.utility) == ("yy", pytest.approx((3 + 4 + 6) / 3))  # the mean of the others
     server.reply = lambda body: chat("cannot say")
-    with pytest.raises(ServiceError, match=r"of \d+ answers are unreadable; asked once for a number from 0 to 100"):
-        judge(server).pairs(["a"], ["b"])
     with pytest.raises(ServiceError, match="'cannot say'"):
         judge(server).pairs([f"h{n}" for n in range(60)], ["r"] * 60)
     assert len(server.bodies) < 60
+
+
+def test_a_record_without_a_readable_answer_is_a_bad_one_and_others_go_on(server: Server) -> None:
+    server.reply = lambda body: chat("cannot" if body["messages"][0]["content"] in ("x", "yy") else "7")
+    records = [mbrace.Record(texts, id=number) for number, texts in enumerate((["a", "bb"], ["x", "yy"], ["c", "dd"]))]
+    failed: dict[str | int, str] = {}
+    found = mbrace.decode_corpus(
+        records,
+        utility=judge(server, prompt="{hypothesis}"),
+        on_error=lambda record, error: failed.update({record.id: str(error)}),
+    )
+    assert [answer.id for answer in found] == [0, 2]
+    assert [*failed] == [1]
+    assert "2 of 6 answers are unreadable; asked once for a number from 0 to 100" in failed[1]
 
 
 def test_the_budget_is_the_most_requests(server: Server, tmp_path: Path) -> None:
@@ -221,7 +233,7 @@ def test_a_comparison_is_asked_in_both_orders(server: Server) -> None:
 
 def test_a_letter_that_begins_a_sentence_is_no_answer(server: Server) -> None:
     server.reply = lambda body: chat("A better answer is B.")
-    with pytest.raises(ServiceError, match=r"unreadable; asked once for A or B"):
+    with pytest.raises(mbrace.UserError, match=r"unreadable; asked once for A or B"):
         judge(server, compare=True).pairs(["long"], ["s"])
     server.reply = lambda body: chat("**A**: it says more" if body["messages"][0]["content"] == "long|s" else "B")
     assert judge(server, compare=True).pairs(["long"], ["s"]).tolist() == [1.0]
@@ -237,5 +249,5 @@ def test_a_number_that_may_go_on_after_the_cut_is_no_answer(
     if score is not None:
         assert judge(server, highest=highest).pairs(["a"], ["r"]).tolist() == [score]
         return
-    with pytest.raises(ServiceError, match=f"the model answered '{text}'"):
+    with pytest.raises(mbrace.UserError, match=f"the model answered '{text}'"):
         judge(server, highest=highest).pairs(["a"], ["r"])

@@ -137,8 +137,8 @@ class Judge:
         missing = np.isnan(table)
         if not missing.any():
             return table.astype(np.float32)
-        if missing.all():
-            raise self._unreadable_error()
+        if missing.all():  # a record without a score is at fault, not the service
+            raise UserError(self._unreadable_words())
         means = [np.nanmean(row) if not np.isnan(row).all() else np.nanmean(table) for row in table]
         return np.where(missing, np.array(means, dtype=np.float32)[:, None], table)
 
@@ -219,12 +219,12 @@ class Judge:
         self._scores[key] = math.nan
         self._unreadable, self._last = self._unreadable + 1, text
         if len(self._scores) >= CHECKED and self._unreadable / len(self._scores) > self._most_unreadable:
-            raise self._unreadable_error()
+            raise ServiceError(self._unreadable_words())
 
-    def _unreadable_error(self) -> UserError:
+    def _unreadable_words(self) -> str:
         wanted = "A or B" if self._compare else f"a number from {self._lowest:g} to {self._highest:g}"
         times = "once" if self._attempts == 1 else f"{self._attempts} times"
-        return ServiceError(
+        return (
             f"{self._client.url}: {self._unreadable} of {len(self._scores)} answers are unreadable; asked {times} for "
             f"{wanted}, the model answered {self._last[:200]!r}; ask for that alone in prompt, give structured or "
             "pattern, or allow more max_tokens"
