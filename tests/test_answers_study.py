@@ -6,6 +6,7 @@ import random
 from collections import Counter
 
 import answers as study
+import numpy as np
 import pytest
 
 import mbrace
@@ -66,3 +67,50 @@ def test_losses_are_relative_to_fixed_n() -> None:
     assert rows[study.FIXED.index(study.MOST)][2] == 0.0
     assert all(4 <= row[1] <= study.MOST for row in rows[5:])
     assert sum(study.halves(lists, mbrace.ChrF())) == 2
+
+
+def test_a_table_of_losses_is_the_one_made_by_hand() -> None:
+    chance, chrf = random.Random(8), mbrace.ChrF()
+    words = "one two three four five six".split()  # noqa: SIM905
+    same = (["the same"] * 64, ["the same", "not at all"] * 16)  # over after the first 4, whatever the regret
+    drawn = [" ".join(chance.choices(words, k=3)) for _ in range(128)]
+    lists = [same, (drawn[:64], drawn[64:])]
+
+    def chosen(n: int) -> str:  # the mean over the first n of them, itself included; the first of the best
+        return max(drawn[:n], key=lambda text: float(np.mean(chrf.pairs([text] * n, drawn[:n]))))
+
+    held = {text: float(np.mean(chrf.pairs([text] * 64, drawn[64:]))) for text in dict.fromkeys(drawn[:64])}
+    spread = float(np.std(list(held.values())))
+    by_hand = [(held[chosen(32)] - held[chosen(n)]) / spread / 2 for n in study.FIXED]  # the other list loses nothing
+    rows = study.loss_rows(lists, chrf)
+    assert [row[2] for row in rows[:5]] == pytest.approx(by_hand)
+    for row, regret in zip(rows[5:], study.REGRETS, strict=True):
+        found = next(
+            answers([prompt_of("q", 0)], study.Stored(drawn[:64]), Answering(n=32, regret=regret), utility=chrf)
+        )
+        assert row[1] == (4 + found.draws) / 2
+        lost = (held[chosen(32)] - held[found.text]) / spread / 2
+        after = next(place for place, n in enumerate(study.FIXED) if n >= row[1])
+        low, high = study.FIXED[after - 1], study.FIXED[after]
+        part = np.log(row[1] / low) / np.log(high / low)
+        same_draws = (1 - part) * by_hand[after - 1] + part * by_hand[after]
+        assert (row[2], row[4]) == pytest.approx((lost, same_draws))
+        assert row[6] == pytest.approx(lost / same_draws if same_draws > 0 else np.inf)
+
+
+def test_a_vote_table_is_the_one_made_by_hand() -> None:
+    tie = ["b"] * 5 + ["a"] * 5
+    rows = {
+        row[0]: row[1:]
+        for row in study.vote_rows([["a"] * 10, tie, ["a", "b", "b", "b", "b", "b", "a", "a", "a", "a"]])
+    }
+    assert rows["Adaptive-Consistency, 0.95"] == [1.0, pytest.approx((4 + 4 + 10) / 3), pytest.approx(18 / 3)]
+    assert rows["race, 1"][:2] == [1.0, pytest.approx((6 + 10 + 10) / 3)]
+    assert rows["early stopping, windows of 5"][1] == pytest.approx((5 + 5 + 10) / 3)
+
+
+def test_draws_at_a_loss_are_interpolated_in_log_n() -> None:
+    rows = [["fixed", 0, 0.0]] * 5 + [["regret 0.1", 16.0, 0.04], ["regret 0.2", 8.0, 0.06], ["regret 0.4", 4.0, 0.2]]
+    assert study.draws_at(rows, 0.05) == pytest.approx((16 * 8) ** 0.5)
+    assert study.draws_at(rows, 0.02) == pytest.approx((16 * 32) ** 0.5)
+    assert study.draws_at(rows, 0.5) == 4.0  # or fewer
