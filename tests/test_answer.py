@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import random
+import resource
 import subprocess
 import sys
 import threading
@@ -318,6 +319,24 @@ def test_a_killed_run_has_lost_no_draw_that_arrived(model: Model, tmp_path: Path
     asked = [(body["messages"][-1]["content"], body["seed"], body["n"]) for body in model.bodies]
     assert len({row["key"] for row in kept}) == len(kept) == len(set(asked))
     assert len(asked) - len(set(asked)) <= 3 * 8  # those under way when it was killed
+
+
+def test_a_full_disk_ends_the_run_and_sets_no_prompt_aside(model: Model, tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("".join(f"question {n}\n" for n in range(40)))
+    model.texts = lambda prompt: SPREAD
+    files = [f"{tmp_path}/p.txt", "-o", f"{tmp_path}/a", "--save-draws", f"{tmp_path}/draws", "--window", "2"]
+    command = [sys.executable, "-m", "mbrace", "answer", *files, "--on-error", "skip", *flags(model)]
+    ended = subprocess.run(
+        command,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000)),
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 3
+    assert "draws: cannot be written" in ended.stderr
+    assert not (tmp_path / "a.errors.jsonl").exists()
+    assert 1 <= len(rows_of(tmp_path / "a")) < 10
 
 
 def test_the_budget_is_checked_before_each_request_and_never_exceeded(model: Model, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mbrace.errors import UserError, warn
+from mbrace.errors import ServiceError, UserError, warn
 from mbrace.io.atomic import OPEN, read_at
 
 
@@ -56,11 +56,11 @@ class AnswerFile:
             try:
                 written = os.write(self._descriptor, line)  # with O_APPEND, whole and after all others
             except OSError as error:
-                raise UserError(
+                raise ServiceError(
                     f"{self.path}: cannot be written ({error.strerror}); make room and run again"
                 ) from error
             if written < len(line):
-                raise UserError(f"{self.path}: cannot be written (the disk is full); make room and run again")
+                raise ServiceError(f"{self.path}: cannot be written (the disk is full); make room and run again")
             end = os.lseek(self._descriptor, 0, os.SEEK_CUR)
             self._lines[key] = end - len(line), len(line)
 
