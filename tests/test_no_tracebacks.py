@@ -49,6 +49,8 @@ SAMPLERS: dict[str, tuple[Any, str]] = {
     "too few sentences": (lambda wants: [], "draws of 1 sentence, got 0"),
     "nothing": (lambda wants: None, "draws of 1 sentence, got NoneType"),
     "texts": (lambda wants: ["a"] * len(wants), "expected Draws, got str"),
+    "a string": (lambda wants: [Draws("ab")] * len(wants), "expected Draws of a list of strings, got a string"),
+    "a set": (lambda wants: [Draws({"a", "b"})] * len(wants), "expected Draws of a list of strings, got set"),
     "logprobs": (lambda wants: [Draws(["a", "b"], [0.0])] * len(wants), "1 logprobs for 2 draws"),
 }
 

@@ -6,14 +6,14 @@ The race asks for "n more" only for sentences that are still open, so a source n
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 from mbrace._native import covering_order
 from mbrace.errors import ServiceError, SettingError, UserError, counted
-from mbrace.records import Record, generator
+from mbrace.records import Record, generator, kind
 
 MOST_COVERED = 1024  # pseudo-references to put in order: their similarities are a table of all pairs
 
@@ -169,6 +169,8 @@ def checked_draws(drawn: Any, wants: Sequence[Want], records: Sequence[Record]) 
         if not isinstance(draws, Draws):
             raise records[want.sentence].error(f"sampler: expected Draws, got {type(draws).__name__}")
         texts, logprobs = draws.texts, draws.logprobs
+        if isinstance(texts, str | bytes) or not isinstance(texts, Sequence):
+            raise records[want.sentence].error(f"sampler: expected Draws of a list of strings, got {kind(texts)}")
         if len(texts) + draws.unusable > want.count:
             raise records[want.sentence].error(f"sampler: asked for {want.count} draws, got {len(texts)}")
         if logprobs is not None and len(logprobs) != len(texts):
@@ -226,7 +228,7 @@ def check_cover(record: Record) -> None:
 def _ask(record: Record, ask: Callable[[int], Sequence[str]], count: int) -> list[str]:
     """The next `count` draws of a function, checked; fewer if it has no more."""
     texts = ask(count)
-    if isinstance(texts, str) or not isinstance(texts, Iterable):
+    if isinstance(texts, str | Set | Mapping) or not isinstance(texts, Iterable):  # sets are in any order
         got = "None" if texts is None else f"a {type(texts).__name__}"
         raise record.error(f"pseudo_references: expected a list of strings, got {got}")
     texts = list(texts)
