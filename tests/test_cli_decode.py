@@ -150,9 +150,12 @@ def test_a_wrong_number_of_candidates_writes_nothing_and_the_right_one_is_taken_
     flat, out = tmp_path / "h.txt", tmp_path / "out.jsonl"
     flat.write_text("".join(f"a dog {number}\n" for number in range(400)))
     command = ["decode", "--hypotheses", str(flat), "-o", str(out), "--log-level", "error", "--num-candidates"]
-    assert main([*command, "3"]) == 2
-    assert not out.exists()
-    assert main([*command, "4"]) == 0
+    sources = tmp_path / "s.txt"
+    sources.write_text("ein Hund\n" * 100)
+    for wrong in (["3"], ["2", "--source", str(sources)], ["5", "--source", str(sources)]):
+        assert main([*command, *wrong]) == 2
+        assert not out.exists()
+    assert main([*command, "4", "--source", str(sources)]) == 0
     assert len(out.read_text().splitlines()) == 100
 
 

@@ -232,24 +232,28 @@ def read_flat(
         check_whole(name, value, least=1)
     files = [(hypotheses, num_candidates), (references, per_source), (source, 1)]
     given = [(path, size) for path, size in files if path is not None]
-    for path, size in given:
-        if os.path.isfile(path):  # a wrong number of lines is refused before the first answer
-            collections.deque(_groups(path, size), maxlen=0)
-    together = itertools.zip_longest(*itertools.starmap(_groups, given))
-    for number, groups in enumerate(without_blank_end(together, _all_blank), 1):
-        for (path, _), group in zip(given[1:], groups[1:], strict=True):
-            if groups[0] is not None and group is None:
-                raise UserError(
-                    f"{path}: ends before source {number}, which {hypotheses} has; give both for every source"
-                )
-            if groups[0] is None and group is not None:
-                raise UserError(
-                    f"{path}: has more sources than {hypotheses}, which has {number - 1}; give both for every source"
-                )
+    on_disk = [(path, size) for path, size in given if os.path.isfile(path)]
+    collections.deque(_sources(on_disk), maxlen=0)  # wrong numbers of lines are refused before the first answer
+    for number, groups in enumerate(_sources(given), 1):
         pool = groups[0] if references is None else groups[1]
         text = None if source is None else groups[-1][0]
         location = Location(hypotheses, (number - 1) * num_candidates + 1)
         yield Record(groups[0], pool, id=number, source=text, location=location)
+
+
+def _sources(files: Sequence[tuple[str, int]]) -> Iterator[Sequence[list[str]]]:
+    """For each source, its lines in every file, which must have as many sources as the first."""
+    together = itertools.zip_longest(*itertools.starmap(_groups, files))
+    for number, groups in enumerate(without_blank_end(together, _all_blank), 1):
+        for (path, _), group in zip(files[1:], groups[1:], strict=True):
+            first = files[0][0]
+            if groups[0] is not None and group is None:
+                raise UserError(f"{path}: ends before source {number}, which {first} has; give both for every source")
+            if groups[0] is None and group is not None:
+                raise UserError(
+                    f"{path}: has more sources than {first}, which has {number - 1}; give both for every source"
+                )
+        yield groups
 
 
 def _all_blank(groups: Sequence[Sequence[str] | None]) -> bool:
