@@ -89,9 +89,10 @@ def test_min_p_and_top_k_are_known(real: Real) -> None:
     assert server(real, min_p=0.05, top_k=20).abilities().fields["min_p"] == 0.05
 
 
-def test_temperature_0_is_refused() -> None:
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"options": {"temperature": 0}}])
+def test_temperature_0_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(mbrace.UserError, match="temperature 0: all samples would be the same text"):
-        mbrace.Server("http://localhost:1", "m", prompt="{source}", temperature=0)
+        mbrace.Server("http://localhost:1", "m", prompt="{source}", **options)
 
 
 @on(LLAMA)

@@ -87,14 +87,14 @@ class Server:
         check_whole("max_tokens", max_tokens, least=1)
         # refuses their values
         Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, epsilon=epsilon)
-        if temperature == 0 and not beam_search:
-            raise SettingError(
-                "temperature", 0, "all samples would be the same text, which agrees with itself; give more, such as 0.7"
-            )
         self._model, self._prompt, self._chat, self._system = model, prompt, chat, system
         self._seed, self._per_request, self._epsilon, self.logprobs = seed, per_request, epsilon, logprobs
         given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "stop": stop}
         self._options = {name: value for name, value in given.items() if value is not None} | dict(options or {})
+        if self._options.get("temperature") == 0 and not beam_search:
+            raise SettingError(
+                "temperature", 0, "all samples would be the same text, which agrees with itself; give more, such as 0.7"
+            )
         self._max_tokens = max_tokens
         self._beam_search, self._length_penalty = beam_search, length_penalty
         endpoint = "/chat/completions" if chat else "/completions"
