@@ -185,6 +185,18 @@ def vote_rows(lists: Sequence[Sequence[str]]) -> list[list[Any]]:
     return rows
 
 
+def scored(texts: Sequence[str], utility: Any) -> mbrace.Pairwise:
+    """A utility as a table of all pairs of texts, which are scored once."""
+    rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+    pairs = utility.pairs([text for text in rows for _ in rows], [*rows] * len(rows))
+    table = np.asarray(pairs, dtype=float).reshape(len(rows), -1)
+
+    def known(texts: Sequence[str], others: Sequence[str]) -> Any:
+        return table[[rows[text] for text in texts], [rows[other] for other in others]].tolist()
+
+    return mbrace.Pairwise(known, batch=True)
+
+
 def loss_rows(
     lists: Sequence[tuple[Sequence[str], Sequence[str]]], utility: Any, each: int = 1, seed: int = 0
 ) -> list[list[Any]]:
@@ -192,24 +204,25 @@ def loss_rows(
 
     `each` lists after each other belong to one prompt: intervals are of 2,000 resamples of the prompts.
     """
+    tables = [scored([*drawn, *out], utility) for drawn, out in lists[::each]]
     held: list[dict[str, float]] = []
-    for drawn, out in lists:
-        texts = list(dict.fromkeys(drawn))
-        pairs = utility.pairs([text for text in texts for _ in out], [other for _ in texts for other in out])
+    for place, (drawn, out) in enumerate(lists):
+        texts, table = list(dict.fromkeys(drawn)), tables[place // each]
+        pairs = table.pairs([text for text in texts for _ in out], [other for _ in texts for other in out])
         means = np.asarray(pairs).reshape(len(texts), len(out)).mean(1)
         behind = (means - means.max()) / max(float(means.std()), 1e-9)
         held.append(dict(zip(texts, behind.tolist(), strict=True)))
 
-    def raced(drawn: Sequence[str], regret: float) -> tuple[int, str]:
-        settings = Answering(n=MOST, regret=regret)
-        answer = next(answers([prompt_of("q", 0)], Stored(drawn), settings, utility=utility))
+    def raced(place: int, regret: float) -> tuple[int, str]:
+        settings, table = Answering(n=MOST, regret=regret), tables[place // each]
+        answer = next(answers([prompt_of("q", 0)], Stored(lists[place][0]), settings, utility=table))
         return answer.draws, answer.text
 
-    def fixed(drawn: Sequence[str], n: int) -> str:
-        return mbrace.decode(list(drawn[:n]), utility=utility, prune=None).text
+    def fixed(place: int, n: int) -> str:
+        return mbrace.decode(list(lists[place][0][:n]), utility=tables[place // each], prune=None).text
 
-    full = np.array([[known[fixed(drawn, n)] for n in FIXED] for (drawn, _), known in zip(lists, held, strict=True)])
-    found = [[raced(drawn, regret) for regret in REGRETS] for drawn, _ in lists]
+    full = np.array([[known[fixed(place, n)] for n in FIXED] for place, known in enumerate(held)])
+    found = [[raced(place, regret) for regret in REGRETS] for place in range(len(lists))]
     draws = np.array([[count for count, _ in row] for row in found], dtype=float)
     values = np.array([[known[text] for _, text in row] for row, known in zip(found, held, strict=True)])
 
