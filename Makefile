@@ -77,7 +77,7 @@ hosts: .stamp-all
 # of the stable ABI: one wheel for all later versions. PYTHON=python3.13 builds it with that Python.
 WHEEL_PYTHON ?= $(PYTHON)
 WHEEL_TESTS_NEED := $(shell sed -n 's/^test-requires = //p' pyproject.toml | tr -d '[],"')
-WHEEL_TESTS := $(shell sed -n 's/^test-command = "pytest //p' pyproject.toml | tr -d '"' | sed 's|{project}/||g')
+WHEEL_TESTS := $(shell sed -n 's/^test-command = "pytest //p' pyproject.toml | sed 's|"$$||; s|\\"|"|g; s|{project}/||g')
 wheel:
 	rm -rf build/wheel && mkdir -p build/wheel
 	$(PYTHON) -m pip wheel --quiet --no-deps --config-settings wheel.py-api=cp312 --wheel-dir build/wheel .

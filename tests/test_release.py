@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -51,6 +52,16 @@ def test_workflows_call_targets_tests_and_workflows_that_exist() -> None:
                     assert (ROOT / test).exists(), test
                 for target in re.findall(r"\bmake (\w+)", command):
                     assert re.search(rf"^{target}:", targets, re.MULTILINE), target
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_make_wheel_runs_the_tests_of_cibuildwheel() -> None:
+    tomllib = pytest.importorskip("tomllib")  # Python 3.11
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["cibuildwheel"]
+    recipe = subprocess.run(["make", "-n", "wheel"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    line = next(line for line in recipe.splitlines() if "-m pytest" in line)
+    tests = [word.removeprefix("{project}/") for word in shlex.split(wanted["test-command"])[1:]]
+    assert shlex.split(line)[-len(tests) :] == tests
 
 
 def test_only_the_publishing_job_may_sign_in_to_pypi() -> None:
