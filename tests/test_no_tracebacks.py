@@ -175,3 +175,21 @@ sys.exit(main(["decode", "x.jsonl"]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "mbrace: interrupted\n")
+
+
+def test_ctrl_c_that_a_module_in_c_turns_into_another_error_is_one_line() -> None:
+    code = """
+import signal, sys
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == "mbrace.jobs.decode":
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                raise ImportError("PyCapsule_Import could not import module") from None
+sys.meta_path.insert(0, Interrupts())
+from mbrace.cli import main
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code, "decode", "x.jsonl"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "mbrace: interrupted\n")
