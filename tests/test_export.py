@@ -101,6 +101,8 @@ def test_an_interrupted_export_goes_on_to_the_same_bytes(folder: Path) -> None:
     assert export(folder, *options, "--resume") == 0
     assert ((folder / "out.jsonl").read_bytes(), (folder / "out.jsonl.errors.jsonl").read_bytes()) == (whole, errors)
     assert export(folder, "--sources", "@c.jsonl", "--resume") == 2  # another format
+    (folder / "c.jsonl").write_bytes((folder / "c.jsonl").read_bytes().replace(b"eins", b"Eins"))
+    assert export(folder, *options, "--resume") == 2  # other sources of the same ids
 
 
 def test_sources_may_be_lines_of_text_and_answers_may_bring_theirs(tmp_path: Path) -> None:

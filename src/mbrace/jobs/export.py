@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from mbrace.errors import Parameter, RecordError, SettingError, UserError, counted
 from mbrace.io.candidates import Bad, Item, Paths, Row, location_of
 from mbrace.io.reading import json_line, parse_json
-from mbrace.io.texts import read_texts, source_in
+from mbrace.io.texts import Texts, read_texts, source_in
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, RunOptions, Summary, items_of, run_job
 from mbrace.records import Location, Record, kind
 
@@ -86,11 +87,22 @@ class ExportJob:
 
     def start(self, threads: int = 0) -> ExportWorker:
         """Read the sources."""
-        if self.sources is None:
-            return ExportWorker(self, {})
-        found = read_texts(self.sources, "source")
-        ids = found.ids if found.ids is not None else [str(number) for number in range(1, len(found.texts) + 1)]
-        return ExportWorker(self, dict(zip(ids, found.texts, strict=True)), numbered=found.ids is None)
+        _ = self.texts  # before the output is made
+        return ExportWorker(self)
+
+    @cached_property
+    def texts(self) -> Texts | None:
+        """What the file of sources has."""
+        return None if self.sources is None else read_texts(self.sources, "source")
+
+    @cached_property
+    def by_id(self) -> Mapping[str, str]:
+        """The sources of that file, by id, or by the number of the line in a file without ids."""
+        if self.texts is None:
+            return {}
+        ids = self.texts.ids
+        ids = [str(number) for number in range(1, len(self.texts.texts) + 1)] if ids is None else ids
+        return dict(zip(ids, self.texts.texts, strict=True))
 
     def item(self, row: Row, file: str, number: int, prefix: str) -> Item:
         """The answer of a line."""
@@ -103,7 +115,8 @@ class ExportJob:
             identity = fields.get("id")
             if type(identity) not in (str, int):
                 raise RecordError(location, "id: missing; give answers that `mbrace decode` wrote, not --text")
-            return _answer(fields, location)
+            answer = _answer(fields, location)
+            return replace(answer, source=self.by_id.get(str(answer.id))) if answer.source is None else answer
         except RecordError as error:
             return Bad(location, identity if isinstance(identity, str | int) else None, error.reason)
 
@@ -113,10 +126,8 @@ class ExportWorker:
     """Turns answers into lines."""
 
     job: ExportJob
-    sources: Mapping[str, str]  # by id
     summary: Summary = field(default_factory=Summary)
     left_out: dict[str, int] = field(default_factory=dict)  # by reason: how many answers had no worse hypothesis
-    numbered: bool = False  # whether the file of sources has no ids, so that line numbers are used
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
         for item in items:
@@ -137,13 +148,12 @@ class ExportWorker:
     def _line(self, item: Record) -> bytes | Bad:
         """The line of an answer, or why there is none."""
         assert isinstance(item, Answer)
-        source = self.sources.get(str(item.id)) if item.source is None else item.source
-        if source is None:
+        if item.source is None:
             return Bad(location_of(item), item.id, f"source: missing; {self._source_remedy()}")
         if item.messages is not None and len(item.messages) > 1 and not self.job.chat:
             reason = f"messages: more than one turn; give {Parameter('chat', True)}, which writes all of them"
             return Bad(location_of(item), item.id, reason)
-        prompt: Any = self.job.prompt.replace("{source}", source)
+        prompt: Any = self.job.prompt.replace("{source}", item.source)
         if self.job.chat:
             prompt = list(item.messages or [{"role": "user", "content": prompt}])
         best = item.hypotheses[0]
@@ -160,13 +170,13 @@ class ExportWorker:
         return json_line({"id": item.id, "prompt": prompt, "chosen": chosen, "rejected": rejected, **scores})
 
     def _source_remedy(self) -> str:
-        if self.job.sources is None:
+        if self.job.texts is None:
             return f"give the file it was decoded from by {Parameter('sources', 'FILE')}"
-        if not self.numbered:
+        if self.job.texts.ids is not None:
             return f"{self.job.sources}: has no record of this id; give the file that it was decoded from"
         return (
             f"{self.job.sources}: a text, which fits only answers whose ids are its line numbers, from 1 to "
-            f"{len(self.sources)}; give the candidate file that it was decoded from, which has ids"
+            f"{len(self.job.by_id)}; give the candidate file that it was decoded from, which has ids"
         )
 
 
