@@ -27,7 +27,7 @@ from test_models_server import Reply
 import mbrace
 from mbrace.answers import Answering
 from mbrace.cli import main
-from mbrace.serve import engine
+from mbrace.serve import engine, run
 from mbrace.serve.app import Access, create_app
 from mbrace.serve.engine import Engine, SharedWindow
 from mbrace.serve.limits import Limits, limited_config, listen
@@ -426,6 +426,18 @@ def test_the_command_serves_drains_on_sigterm_and_logs_no_prompt() -> None:
         assert word not in line + said
     assert model.headers[-1]["authorization"] == "Bearer key-upstream"
     model.server.shutdown()
+
+
+@pytest.mark.parametrize(("host", "shown"), [("::1", "[::1]"), ("localhost", "localhost")])
+def test_the_address_that_is_said_is_the_one_that_answers(
+    host: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(run, "listen", lambda host, port: listen("127.0.0.1", port))  # some machines have no IPv6
+    monkeypatch.setattr(uvicorn.Server, "run", lambda *given, **options: None)
+    make = lambda chat: mbrace.Server("http://127.0.0.1:1", "m", retries=0)  # noqa: E731
+    serve(make, {}, model="m", settings=Answering(), host=host, port=0, say=said.append)
+    assert said[0].startswith(f"http://{shown}:")
 
 
 def test_the_help_has_the_defaults_of_serving(capsys: pytest.CaptureFixture[str]) -> None:

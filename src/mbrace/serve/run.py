@@ -57,8 +57,8 @@ def serve(
         with listen(host, port) as listener:
             own = {"localhost", "127.0.0.1", "::1", host.lower(), *([public_host.lower()] if public_host else [])}
             access = Access(key, own, any_address=not is_loopback(host))
-            address = listener.getsockname()[1]
-            say(f"http://{'127.0.0.1' if is_loopback(host) else host}:{address}/v1 answers for {model}")
+            shown = f"[{host}]" if ":" in host else host
+            say(f"http://{shown}:{listener.getsockname()[1]}/v1 answers for {model}")
             try:
                 say(f"upstream {engine.server(chat).url}: {engine.server(chat).abilities().describe()}")
             except ServiceError as error:
