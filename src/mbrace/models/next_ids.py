@@ -178,8 +178,9 @@ class ArithmeticUniforms(IndependentUniforms):
 
     The id is the one whose interval of the cumulative distribution holds the number; the number's position within that
     interval is the number of the next time step. Every output alone has the probability that it has with independent
-    numbers, but the outputs of a sentence are spread evenly. When a row's intervals have used up 24 of the 53 bits of
-    its number, it continues with independent numbers.
+    numbers, but the outputs of a sentence are spread evenly. Each step multiplies the rounding of probabilities, which
+    depends on the batch and the processor, so a row continues with independent numbers once its interval is narrower
+    than 2 ** -10: few others share it.
     """
 
     def __init__(self, sentences: Tensor, draws: Tensor) -> None:
@@ -189,7 +190,7 @@ class ArithmeticUniforms(IndependentUniforms):
 
     def at(self, time: int | Tensor) -> Tensor:
         """The numbers (rows,) of a time step, float64 from 0 to 1."""
-        exact = self._widths > 2.0**-24
+        exact = self._widths > 2.0**-10
         return self._points.copy_(torch.where(exact, self._points, super().at(time)))
 
     def advance(self, chosen: ChosenIds) -> None:
