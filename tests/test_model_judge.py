@@ -199,6 +199,9 @@ def test_structured_answers_are_used_where_the_server_has_them(server: Server) -
     assert judge(server, structured=True).pairs(["a", "b"], ["r", "r"]).tolist() == [30, 30]
     server.reply = lambda body: chat("30")  # a server that ignores the field
     assert judge(server, structured=True).pairs(["a", "b"], ["r", "r"]).tolist() == [30, 30]
+    replies = iter([503, chat('{"score": 70}'), chat('{"score": 80}')])  # a server that is busy at first
+    server.reply = lambda body: next(replies)
+    assert judge(server, structured=True, retries=1).pairs(["a"], ["r"]).tolist() == [80]
 
 
 def test_the_expected_score_weights_what_might_have_been_answered(server: Server) -> None:

@@ -113,17 +113,12 @@ class Client:
             raise
 
     async def ask(
-        self,
-        body: Any,
-        read: Callable[[Any], Answer],
-        *,
-        retries: int | None = None,
-        before: Callable[[], None] = lambda: None,
+        self, body: Any, read: Callable[[Any], Answer], *, before: Callable[[], None] = lambda: None
     ) -> Answer:
         """Post `body`; `read` turns the JSON answer into the result. If it cannot (ValueError, KeyError, ...), the
         answer was cut off or garbled, and the request is sent again. ServiceError if other requests would fail too,
         RequestError if that is not clear. `before` is called when the request's turn has come."""
-        retries, failures = self._retries if retries is None else retries, 0
+        failures = 0
         assert self._running is not None
         async with self._running.slots:
             if self._is_finishing:
@@ -135,9 +130,9 @@ class Client:
                     return await self._try(body, read, self._endpoint)
                 except Failure as failure:
                     failures += 1
-                    if failures > retries or not failure.is_retried or self._is_finishing:
+                    if failures > self._retries or not failure.is_retried or self._is_finishing:
                         raise self._error(failure, failures) from None
-                    await self._back_off(failures, retries, failure)
+                    await self._back_off(failures, failure)
 
     async def ask_once(self, body: Any, read: Callable[[Any], Answer], path: str | None = None) -> Answer | None:
         """What `read` makes of the answer of one try; None if it fails. One at another path, which costs nothing, waits
@@ -260,25 +255,25 @@ class Client:
         while (seconds := self._not_before - time.monotonic()) > 0:
             await _sleep(seconds)
 
-    async def _back_off(self, failures: int, retries: int, failure: Failure) -> None:
+    async def _back_off(self, failures: int, failure: Failure) -> None:
         """Wait after a failed try, the number `failures`: twice as long each time, with jitter so that requests do not
         return at once. If the server asked for a wait (Retry-After), all of them wait that long."""
         if asked := retry_after(failure.retry_after):
             seconds = min(asked, LONGEST_ASKED_WAIT)
             self._not_before = max(self._not_before, time.monotonic() + seconds)
             more = f"; the server asks for {asked:.0f} s" if asked > seconds else ""
-            self._announce(seconds, failures, retries, failure, more)
+            self._announce(seconds, failures, failure, more)
             return
         seconds = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(failures - 1, 30)) * random.uniform(0.5, 1.0)
-        self._announce(seconds, failures, retries, failure)
+        self._announce(seconds, failures, failure)
         await _sleep(seconds)
 
-    def _announce(self, seconds: float, failures: int, retries: int, failure: Failure, more: str = "") -> None:
+    def _announce(self, seconds: float, failures: int, failure: Failure, more: str = "") -> None:
         now = time.monotonic()
         if seconds < ANNOUNCED_WAIT or now < self._announced + ANNOUNCE_EVERY:
             return
         self._announced = now
-        tries = f"try {failures + 1} of {retries + 1}"
+        tries = f"try {failures + 1} of {self._retries + 1}"
         log.warning("%s: %s; %s in %.0f s%s", self.url, failure, tries, seconds, more)
 
 

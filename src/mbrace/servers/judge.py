@@ -21,6 +21,7 @@ from mbrace.errors import RESUME, ServiceError, UserError, check_number, check_w
 from mbrace.sampler import doubling
 from mbrace.servers.answer_file import AnswerFile, key_of
 from mbrace.servers.chat import Choice, chat_messages, choices_of, cost_of
+from mbrace.servers.failures import RequestError
 from mbrace.servers.http import Client
 from mbrace.utility import Ask, Cost, Pairwise, Scorer, Sentence
 
@@ -234,10 +235,10 @@ class Judge:
         """Whether the server answers in the form of a schema: by its effect, as it may ignore the field."""
         try:
             question = body | self._schema() | {"max_tokens": 64}
-            choice, _, cost = await self._client.ask(question, _read, retries=0, before=self._pay)
+            choice, _, cost = await self._client.ask(question, _read, before=self._pay)
             self.cost += cost
             return isinstance(json.loads(choice.text).get("score"), int | float)
-        except (UserError, ValueError, AttributeError, RecursionError):
+        except (RequestError, ValueError, AttributeError, RecursionError):
             return False
 
     def _schema(self) -> dict[str, Any]:
