@@ -95,6 +95,7 @@ def files(folder: Path) -> dict[str, bytes]:
 )
 @example(kinds=["good", "raises", "good"], kills=[(150, 1), (0, 1), (149, 3)], suffix=".jsonl", members=2)
 @example(kinds=["torn"] * 3, kills=[(10, 1)], suffix=".txt", members=2)
+@example(kinds=["raises", "good", "good"], kills=[(120, 1)], suffix=".txt", members=1)
 def test_any_sequence_of_crashes_and_resumes_yields_the_undisturbed_bytes(
     kinds: list[str], kills: list[tuple[int, int]], suffix: str, members: int
 ) -> None:

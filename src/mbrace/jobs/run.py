@@ -229,15 +229,16 @@ def skip_answered(items: Iterable[Item], output: Output) -> Iterator[Item]:
     if answers.line is None and errors.line is None:
         return source
     for item in source:
-        if errors.line is not None and _location(errors.line, output) == location_of(item):
-            if not output.text:
-                errors.keep()
-                continue
-            if answers.line is None:  # killed before it wrote the empty line of this record
-                return itertools.chain([item], source)
+        is_aside = errors.line is not None and _location(errors.line, output) == location_of(item)
+        if is_aside and not output.text:
             errors.keep()
-        if answers.line is None:
+            continue
+        if answers.line is None:  # the run was perhaps killed before it wrote the empty line of a record set aside
             return itertools.chain([item], source)
+        if is_aside:
+            errors.keep()
+            answers.keep()
+            continue
         _check_same(item, answers.line, answers.kept + 1, output)
         if isinstance(item, Record) and not output.note_answered(item):
             raise UserError(
