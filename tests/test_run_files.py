@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from cli_helpers import COMMAND, Row, decode, feed_and_wait, lines, start
 
+from mbrace.answers import prompt_of
 from mbrace.io.resume import InputDigest
+from mbrace.jobs.export import Answer
 from mbrace.records import Record
 
 NAMES = ["out.jsonl", "out.txt", "out.jsonl.gz", "out.parquet"]
@@ -79,6 +81,20 @@ def test_a_digest_notices_a_change_where_it_remembers_so_many_records() -> None:
     changed = [*records[:4], Record(["x"], ["c"], id=4), *records[5:]]
     again = InputDigest(whole.describe())
     assert [again.add(record) for record in changed] == [True] * 7 + [False] + [True] * 2 + [False]
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        [prompt_of([{"role": "system", "content": turn}, {"role": "user", "content": "?"}], 1) for turn in "ab"],
+        [Answer(["one", "two"], id=1, source="s", utilities=[0.5, worst]) for worst in (0.1, 0.2)],
+    ],
+)
+def test_a_digest_notices_a_change_of_what_only_some_jobs_read(before: Record, now: Record) -> None:
+    digest = InputDigest()
+    digest.add(before)
+    assert InputDigest(digest.describe()).add(before)
+    assert not InputDigest(digest.describe()).add(now)
 
 
 @pytest.mark.parametrize("name", NAMES)

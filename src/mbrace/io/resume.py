@@ -3,6 +3,7 @@ inputs. A run continues only with the same settings and the same records."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 import zlib
@@ -22,6 +23,7 @@ LINE_START = b'{"id":'  # the beginning of every line of JSON that we write
 SUFFIX = ".run.json"
 DIGESTS = "input_digests"
 OPTIONS = "options"
+COMMON = len(dataclasses.fields(Record))  # the fields of a record of any job
 SYNC_SECONDS = 2.0  # how often the file is synced to the disk while a run goes on
 EARLY_NAMES = {"length_penalty": "length_alpha"}  # the names of settings in files of early versions
 
@@ -136,7 +138,10 @@ class _Checksum(NamedTuple):
     def after(self, record: Record) -> _Checksum:
         """The checksum with one record more."""
         lists = map(_as_list, (record.hypotheses, record.pseudo_references, record.logprobs))
-        content = to_json([record.id, record.source, record.reference, *lists])
+        more = [
+            repr(getattr(record, each.name)) for each in dataclasses.fields(record)[COMMON:]
+        ]  # a prompt's turns, say
+        content = to_json([record.id, record.source, record.reference, *lists, *more])
         return _Checksum(zlib.crc32(content, self.crc), self.size + len(content), self.number + 1)
 
     def __str__(self) -> str:
