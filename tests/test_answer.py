@@ -592,7 +592,7 @@ def test_a_causal_model_answers_and_counts_its_tokens(tmp_path: Path) -> None:
         assert answer.receipt.tokens_in in (tokens, 2 * tokens)  # steps
         assert answer.receipt.requests == 0
         assert answer.decoded.pseudo_references == answer.draws - answer.receipt.cut - answer.receipt.blank
-    again = model.answer(["hello", turns], n=8, max_tokens=200, epsilon=None)
+    again = model.answer(["hello", turns], n=8, max_tokens=200)
     assert [answer.text for answer in again] == [answer.text for answer in found]
     prompts = tmp_path / "p.txt"
     prompts.write_text("hello\n")

@@ -14,6 +14,7 @@ import torch
 import transformers
 
 import mbrace
+from mbrace.answers import prompt_of
 from mbrace.models import beam_search, search
 from mbrace.models.hypotheses import HypothesisMaker
 from mbrace.models.next_ids import _intervals, draw_keys, uniforms
@@ -468,6 +469,9 @@ def test_a_chat_template_makes_the_prompt() -> None:
     model = tiny.llama()
     chat = mbrace.CausalLM(model, tokenizer=tokenizer, prompt="a {source}", system="b b")
     assert chat.codec.encode(["d"]) == [[3, 2, 2, 3, 1, 4, 4]]
+    turn, own = {"role": "user", "content": "a"}, {"role": "system", "content": "d"}
+    assert chat.codec.fill(prompt_of([turn], 0)) == "c b b c a d"
+    assert chat.codec.fill(prompt_of([own, turn], 0)) == "c d c a d"
     plain = mbrace.CausalLM(model, tokenizer=tokenizer, prompt="a {source}", chat=False)
     assert plain.codec.encode(["d"]) == [[1, 4]]
 

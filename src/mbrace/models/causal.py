@@ -78,7 +78,7 @@ class CausalLM(LiveModel):
         At most `n` draws are made for each, in steps while the race between them is open. `options` are those of
         `sampler` (`epsilon`, `top_p`, ...) and of `mbrace.answers.Answering` (`regret`, `confidence`, `nbest`, ...).
         """
-        of_sampler: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature}
+        of_sampler: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature, "epsilon": None}
         of_sampler |= {name: options.pop(name) for name in ("epsilon", "top_k", "top_p", "min_p") if name in options}
         settings = Answering(n=n, **options)
         if settings.logprobs:
@@ -154,10 +154,10 @@ class PromptCodec:
             if messages is not None and len(messages) > 1:
                 raise record.error("messages: this tokenizer has no chat template; give one prompt")
             return text
-        if messages is None:
-            start = [] if self._system is None else [{"role": "system", "content": self._system}]
-            messages = [*start, {"role": "user", "content": text}]
-        filled: str = self._tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
+        turns = [{"role": "user", "content": text}] if messages is None else list(messages)
+        if self._system is not None and turns[0]["role"] not in ("system", "developer"):
+            turns = [{"role": "system", "content": self._system}, *turns]
+        filled: str = self._tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
         return filled
 
     def ids_of(self, filled: Sequence[str]) -> list[list[int]]:
