@@ -109,6 +109,8 @@ def test_what_cannot_be_measured_is_left_out(tmp_path: Path, demo_rows: list[dic
     assert 'id="false-pruning"' not in page  # its smallest number of pseudo-references is four
     assert "#false-pruning" not in page  # in the list of contents
     assert '<section id="tradeoff">' in page
+    assert "| few, chrF++ | none: fewer than 30 sentences; the default is `--alpha 0.99 " in words
+    assert "Nothing is recommended from 3 sentences" in page
     assert "| Accuracy | **" in words
     table = page[page.index("<h2>Test results</h2>") : page.index("<h2>Survivors</h2>")]
     assert table.count("<small>") > 10

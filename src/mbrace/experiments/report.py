@@ -346,7 +346,10 @@ def markdown_tables(shown: Mapping[str, Any], rows: Mapping[str, Sequence[Row]])
     recommended = []
     for card in shown["cards"]:
         cells = card.get("recommended", card["default"])
-        line = [f"{card['pair']}, {card['utility']}", f"`{cells['options']}`", cells["saves"], card["default"]["saves"]]
+        options = f"`{cells['options']}`"
+        if "recommended" not in card:
+            options = f"none: fewer than {MIN_SENTENCES} sentences; the default is {options}"
+        line = [f"{card['pair']}, {card['utility']}", options, cells["saves"], card["default"]["saves"]]
         recommended.append([*line, *(cells.get(name, "") for name in measures)])
     claims = []
     for row in shown["claims"]:

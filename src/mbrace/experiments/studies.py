@@ -25,10 +25,10 @@ MIN_SENTENCES = 30
 MAX_LOST = 0.02  # standard deviations between a sentence's hypotheses
 MAX_SCORE_LOST = 0.01  # standard deviations between sentences
 RULE = (
-    "The cheapest race that loses next to nothing against standard MBR, chosen on the validation file (or the only "
-    "one): by the lower end of the paired 95% interval over sentences, at most "
-    f"{MAX_LOST} standard deviations between a sentence's hypotheses of expected utility, and at most "
-    f"{MAX_SCORE_LOST} standard deviations between sentences of the score. If no race does, standard MBR."
+    "The cheapest race that loses next to nothing against standard MBR on the validation file (or the only one). By the "
+    f"lower ends of paired 95% intervals over sentences, it loses at most {MAX_LOST} of expected utility, in standard "
+    f"deviations between a sentence's hypotheses, and at most {MAX_SCORE_LOST} of the score, in standard deviations "
+    f"between sentences. If no race does, standard MBR; with fewer than {MIN_SENTENCES} sentences, nothing."
 )
 CHANGES = {
     "score": "score by the decoding metric",
