@@ -196,10 +196,10 @@ def _flat(
 def _utility(metric: str, options: dict[str, str]) -> str:
     if metric != "chrf":
         return metric
-    name = "chrf" + "+" * int(options.get("word_order", "0"))
-    if name not in NAMED:
-        raise UserError(f"--metric.word_order {options['word_order']}: choose from 0, 1, 2")
-    return name
+    order = options.get("word_order", "0")
+    if order not in ("0", "1", "2"):
+        raise UserError(f"--metric.word_order {order}: choose from 0, 1, 2")
+    return "chrf" + "+" * int(order)
 
 
 def _translated(options: dict[str, Any], table: dict[str, str], group: str) -> list[str]:
@@ -250,8 +250,16 @@ def _decoder_words(decoder: str, options: dict[str, Any], metric: str) -> list[s
         raise UserError(f"--decoder aggregate_mbr --metric {metric}: exact pairs take no longer; use --decoder mbr")
     words += ["--method", {"aggregate_mbr": "aggregate", "centroid_mbr": "centroid"}.get(decoder, "low-rank")]
     if decoder == "probabilistic_mbr":
-        words += ["--method-option", f"fraction={1 / float(options.pop('reduction_factor', 8)):g}"]
+        words += ["--method-option", f"fraction={_share(options.pop('reduction_factor', '8')):g}"]
     return words + _translated(options, DECODERS[decoder], "method")
+
+
+def _share(reduction: str) -> float:
+    """The share of pairs that are scored."""
+    try:
+        return 1 / float(reduction)
+    except (ValueError, ZeroDivisionError):
+        raise UserError(f"--decoder.reduction_factor {reduction}: must be a number, at least 1") from None
 
 
 def add_comet_mbr(commands: Any) -> None:

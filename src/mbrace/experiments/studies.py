@@ -25,10 +25,11 @@ MIN_SENTENCES = 30
 MAX_LOST = 0.02  # standard deviations between a sentence's hypotheses
 MAX_SCORE_LOST = 0.01  # standard deviations between sentences
 RULE = (
-    "The cheapest race that loses next to nothing against standard MBR on the validation file (or the only one). By the "
-    f"lower ends of paired 95% intervals over sentences, it loses at most {MAX_LOST} of expected utility, in standard "
-    f"deviations between a sentence's hypotheses, and at most {MAX_SCORE_LOST} of the score, in standard deviations "
-    f"between sentences. If no race does, standard MBR; with fewer than {MIN_SENTENCES} sentences, nothing."
+    "The cheapest race that loses next to nothing against standard MBR on the validation file (or the only one). "
+    "By the lower ends of paired 95% intervals over sentences, it loses at most "
+    f"{MAX_LOST} of expected utility, in standard deviations between a sentence's hypotheses, and at most "
+    f"{MAX_SCORE_LOST} of the score, in standard deviations between sentences. "
+    f"If no race does, standard MBR; with fewer than {MIN_SENTENCES} sentences, nothing."
 )
 CHANGES = {
     "score": "score by the decoding metric",
