@@ -151,6 +151,8 @@ def test_charts_terms_and_races_are_used_by_keyboard_alone(opened: Open) -> None
     assert page.locator("#explained").is_hidden()
     page.locator("#test .choice:visible .term", has_text="RR").focus()
     assert "1 divided by the rank" in page.inner_text("#explained")
+    page.locator("#recommended .term:visible", has_text="reciprocal rank").focus()
+    assert "1 divided by the rank" in page.inner_text("#explained")
     page.hover("#tradeoff .term[aria-describedby=term-alpha]")
     assert "Confidence pruning" in page.inner_text("#explained")
     page.focus("#play")
