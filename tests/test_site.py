@@ -55,6 +55,12 @@ LIKELY: dict[str, tuple[str, ...]] = {
     "epsilon sampling": ("servers", "models"),
     "batch size": ("neural", "guides/comet"),
     "install": ("quickstart", ""),
+    "mbrs": ("migrating",),
+    "comet-mbr": ("migrating",),
+    "custom metric": ("utilities",),
+    "significance": ("experiments",),
+    "reproducible": ("faq",),
+    "license": ("licences",),
     "error": ("formats", "faq", "servers"),
 }
 
