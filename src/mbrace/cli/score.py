@@ -193,7 +193,7 @@ def _print(about: dict[str, Any], found: Sequence[Sequence[dict[str, Any]]]) -> 
 def add_experiment(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "experiment",
-        help="reproduce the paper's evaluation on candidate files",
+        help="recommend settings for your candidate files, by the paper's evaluation",
         description="Tables, figures and a report: false pruning, speed against accuracy, test table, survivors, "
         "schedules, run times. NAME.valid.jsonl is used for figures and NAME.test.jsonl for the test table; a pair "
         "with one file uses it for both. Results already in DIR, those of other utilities too, are kept and shown.",
