@@ -251,8 +251,12 @@ def loss_rows(
 
 
 def draws_at(rows: Sequence[Sequence[Any]], loss: float) -> float:
-    """The draws of a race at a loss, interpolated in log n between its settings; one that never stops loses nothing."""
-    points = sorted([(0.0, float(MOST)), *((row[2], row[1]) for row in rows[len(FIXED) :])])
+    """The draws of a race at a loss, interpolated in log n between its settings; one that never stops loses nothing.
+
+    Where no setting loses as much, the draws are those of the one that loses most.
+    """
+    points = [(0.0, float(MOST)), *((row[2], row[1]) for row in rows[len(FIXED) :])]
+    points.sort(key=lambda point: (point[0], -point[1]))
     return float(np.exp(np.interp(loss, [place for place, _ in points], np.log([count for _, count in points]))))
 
 
@@ -315,7 +319,7 @@ def main() -> None:
         rows = loss_rows(folds, utility, FOLDS)
         show(f"{name}, {len(own)} prompts", heads, rows)
         count = draws_at(rows, LOSS)
-        print(f"\nA race loses {LOSS:g} at {count:.1f} draws, {count / MOST:.2f}x of {MOST}.")
+        print(f"\nA race of {count:.1f} draws, {count / MOST:.2f}x of {MOST}, loses at most {LOSS:g}.")
     return None
 
 

@@ -114,3 +114,4 @@ def test_draws_at_a_loss_are_interpolated_in_log_n() -> None:
     assert study.draws_at(rows, 0.05) == pytest.approx((16 * 8) ** 0.5)
     assert study.draws_at(rows, 0.02) == pytest.approx((16 * 32) ** 0.5)
     assert study.draws_at(rows, 0.5) == 4.0  # or fewer
+    assert study.draws_at([*rows[:5], ["regret 0.4", 31.0, 0.0]], 0.05) == pytest.approx(31.0)
