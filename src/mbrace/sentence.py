@@ -203,8 +203,7 @@ class SentenceRace:
         if weights is not None:
             counts = np.ones_like(counts)
         means = self.tally.expected_utilities(weights)
-        alive = self.tally.alive.tolist()
-        indices = [self._index_of(row) for row in alive]
+        alive = self.tally.alive
         return Standings(
             utilities=self.tally.utilities_under(weights),
             counts=counts,
@@ -214,8 +213,8 @@ class SentenceRace:
             seed=key(seed, self.record.id, f"prune {len(self.steps)}"),
             run_seed=seed,
             equal_draws=weights is None,
-            indexes=np.array([-1 if index is None else index for index in indices], dtype=np.int64),
-            texts=[self.hypotheses[row] for row in alive],
+            indexes=self._indexes_of(alive),
+            texts=[self.hypotheses[row] for row in alive.tolist()],
             spread=self.tally.spread,
         )
 
@@ -279,6 +278,13 @@ class SentenceRace:
         keys: Any = texts if self.outsiders is None else [self._first_copies[text] for text in texts]
         order = np.array(sorted(range(len(texts)), key=keys.__getitem__), dtype=np.int64)
         return np.asarray(order[np.argsort(-means[order], kind="stable")])
+
+    def _indexes_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The same for many, -1 for None."""
+        if self._given == len(self.record.hypotheses) == len(self.hypotheses):
+            return rows.copy()
+        found = map(self._index_of, rows.tolist())
+        return np.array([-1 if index is None else index for index in found], dtype=np.int64)
 
     def _index_of(self, row: int) -> int | None:
         """The caller's index of the first copy of a distinct hypothesis; None for one that was only drawn."""

@@ -276,6 +276,9 @@ class _PairwiseScorer:
 
 def _takes_source(function: Callable[..., Any]) -> bool:
     """Whether a function has a third parameter that is required, or that is named source or sources."""
+    code = getattr(function, "__code__", None)
+    if code is not None and code.co_argcount == 2:  # at once: a signature takes as long as a small race
+        return False
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # raised for some functions written in C
