@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -31,6 +32,23 @@ def table_of(utility: Utility, hypotheses: Sequence[str], references: Sequence[s
     """The scores (hypotheses, references) that a utility gives in a race."""
     scorer = utility.start([Sentence(0, None, hypotheses)])
     return scorer.score([Ask(0, np.arange(len(hypotheses)), references)])[0]
+
+
+class Drawn:
+    """A live sampler of what lists have."""
+
+    def __init__(self, records: Sequence[mbrace.Record]) -> None:
+        self._lists = {record.id: record for record in records}
+
+    def start(self, records: Sequence[mbrace.Record]) -> Any:
+        def some(record: mbrace.Record, part: slice) -> mbrace.Draws:
+            own = self._lists[record.id]
+            assert isinstance(own.pseudo_references, list)
+            return mbrace.Draws(own.pseudo_references[part], None if own.logprobs is None else own.logprobs[part])
+
+        return SimpleNamespace(
+            draw=lambda wants: [some(records[w.sentence], slice(w.first, w.first + w.count)) for w in wants]
+        )
 
 
 def overlap(hypothesis: str, reference: str) -> float:

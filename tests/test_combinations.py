@@ -13,11 +13,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import overlap
+from conftest import Drawn, overlap
 from naive_race import NaiveRace
 
 import mbrace
-from mbrace import Bottom, ChrF, Confidence, Draws, Mixture, Record
+from mbrace import Bottom, ChrF, Confidence, Mixture, Record
 
 WORDS = "a b c dog dogs cat cats sat mat the The of. runs ran far".split()  # noqa: SIM905
 
@@ -37,23 +37,6 @@ class StepByStep:
 
     def pairs(self, hypotheses: Sequence[str], references: Sequence[str], sources: Any = None) -> Any:
         return self._plain.pairs(hypotheses, references)
-
-
-class Drawn:
-    """A sampler of what lists have."""
-
-    def __init__(self, records: Sequence[Record]) -> None:
-        self._lists = {record.id: record for record in records}
-
-    def start(self, records: Sequence[Record]) -> Any:
-        def some(record: Record, part: slice) -> Draws:
-            own = self._lists[record.id]
-            assert isinstance(own.pseudo_references, list)
-            return Draws(own.pseudo_references[part], None if own.logprobs is None else own.logprobs[part])
-
-        return SimpleNamespace(
-            draw=lambda wants: [some(records[w.sentence], slice(w.first, w.first + w.count)) for w in wants]
-        )
 
 
 def some_rule(rng: random.Random) -> Any:
@@ -88,12 +71,13 @@ def some_records(rng: random.Random, options: dict[str, Any], sizes: Sequence[in
 def plain_options(rng: random.Random) -> dict[str, Any]:
     """Options that a naive race has too."""
     shuffle = rng.random() < 0.4
+    pool = not shuffle and rng.random() < 0.25
     return {
         "prune": some_rule(rng),
         "seed": rng.randint(0, 3),
         "nbest": rng.choice([1, 1, 2, 3]),
-        "schedule": rng.choice([None, "all", (1, 2, 3), (3, 5, 9), (2, 12), (4, 8, 16, 32)]),
-        "pool": rng.random() < 0.15,
+        "schedule": rng.choice([None, (4, 8) if pool else "all", (1, 2, 3), (3, 5, 9), (2, 12), (4, 8, 16, 32)]),
+        "pool": pool,
         "shuffle": shuffle,
         "cover": shuffle and rng.random() < 0.4,
         "exclude_self": rng.random() < 0.25,
@@ -122,6 +106,9 @@ UTILITIES: list[tuple[Callable[[str, str], float], list[Any]]] = [
 
 
 def answers(records: Sequence[Record], utility: Any, **options: Any) -> list[mbrace.Decoded]:
+    if options.get("pool") and "sampler" not in options and isinstance(records[0].pseudo_references, list):
+        options["sampler"] = Drawn(records)
+        records = [replace(record, pseudo_references=None, logprobs=None) for record in records]
     return list(mbrace.decode_corpus(records, utility=utility, **options))
 
 
@@ -185,7 +172,8 @@ def check_one_answer(seed: int) -> None:
     for record in records:
         rest = iter(record.pseudo_references)  # type: ignore[arg-type]
         ask = lambda count, rest=rest: list(itertools.islice(rest, count))  # noqa: E731
-        mixed.append(replace(record, pseudo_references=rng.choice([ask, record.pseudo_references])))
+        kinds = [ask, ask if options["pool"] else record.pseudo_references]  # only live draws are hypotheses too
+        mixed.append(replace(record, pseudo_references=rng.choice(kinds)))
     found = answers(mixed, utilities[2], watch=rng.choice([watch, None]), **others)
     if options["schedule"] == "all" and options["prune"] is None:  # a function is asked for more and more
         assert [each.pseudo_references for each in found] == [each.pseudo_references for each in wanted]

@@ -148,8 +148,11 @@ def test_asks_and_sentences_cannot_be_changed_by_a_utility(pool: bool) -> None:
             return super().start(self.sentences).score(asks)
 
     given = [] if pool else HYPOTHESES
-    plain = mbrace.decode(given, SAMPLES, utility=overlap, prune=None, pool=pool)
-    assert mbrace.decode(given, SAMPLES, utility=Changing(overlap), prune=None, pool=pool).text == plain.text
+    plain, changed = (
+        mbrace.decode(given, iter(SAMPLES), utility=utility, prune=None, pool=pool)
+        for utility in (overlap, Changing(overlap))
+    )
+    assert changed.text == plain.text
 
 
 def test_a_decision_cannot_be_changed_by_a_watcher() -> None:

@@ -150,7 +150,7 @@ def test_wins_and_regret_of_doubles_are_those_of_floats_that_they_equal(
 
 def test_equal_drawn_hypotheses_are_preferred_by_their_text() -> None:
     for order in itertools.permutations(["z", "y", "x"]):
-        answer = mbrace.decode([], list(order), utility=lambda h, r: 1.0, prune=None, pool=True, nbest=4)
+        answer = mbrace.decode([], iter(order), utility=lambda h, r: 1.0, prune=None, pool=True, nbest=4)
         assert [one.text for one in answer.nbest] == ["x", "y", "z"]
 
 

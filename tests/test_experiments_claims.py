@@ -11,7 +11,7 @@ from experiment_files import change, cut, outcomes_of, write_candidates
 from scipy import stats
 
 import mbrace
-from mbrace.cli.score import print_recommended
+from mbrace.cli.evaluate import print_recommended
 from mbrace.experiments.claims import claims, margins, table_rows
 from mbrace.experiments.report import recommendation_cells, systems_table
 from mbrace.experiments.significance import equivalence, ratio_interval

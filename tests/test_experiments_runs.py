@@ -186,7 +186,7 @@ def test_outcomes_of_another_model_are_added_and_never_replaced(
 ) -> None:
     asked: list[str] = []
     signed = mbrace.Pairwise(lambda h, r: 0.0, name="cosine|multilingual-e5-small-q4|pooling:mean", schedule=SCHEDULE)
-    monkeypatch.setattr("mbrace.cli.score.utility_from", lambda args: signed)
+    monkeypatch.setattr("mbrace.cli.evaluate.utility_from", lambda args: signed)
     monkeypatch.setattr(experiment, "run", lambda *_, label, **__: asked.append(label))
     for options in (["embedding"], ["embedding", "--metric-model", "m"], ["chrf", "--metric-model", "m"]):
         assert main(["experiment", "x.jsonl", "-o", str(tmp_path / "out"), "--utility", *options]) == 0

@@ -305,8 +305,8 @@ RACE = {
 }  # fmt: skip
 SAVED: dict[str, tuple[list[str], dict[str, Any]]] = {
     "decode": (
-        ["c.jsonl", "--prune", "bottom", "--beta", "0.5", "--schedule", "4,8", "--no-shuffle"],
-        {**RACE, "prune": "bottom", "beta": 0.5, "schedule": "4,8", "no_shuffle": True, "text": False},
+        ["c.jsonl", "--alpha", "0.5", "--schedule", "4,8", "--no-shuffle"],
+        {**RACE, "alpha": 0.5, "schedule": "4,8", "no_shuffle": True, "text": False},
     ),
     "translate": (
         ["s.txt", "--epsilon", "0", "--seed", "7", "--preset", "paper"],

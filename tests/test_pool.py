@@ -108,11 +108,11 @@ def test_no_string_is_encoded_that_no_step_asked_for() -> None:
             return scorer
 
     references = ["a b", "a b", "c", "d", "e", "e a"]
-    best = mbrace.decode([], references, utility=Noting(), prune=None, shuffle=False, pool=True)
+    best = mbrace.decode([], iter(references), utility=Noting(), prune=None, pool=True)
     assert set(encoded) == {"a b", "c", "d"}
     assert best.strings == 3
 
 
 def test_a_pool_has_no_hypotheses() -> None:
-    best = mbrace.decode([], ["a b", "a c", "a"], utility=overlap, prune=None, pool=True)
+    best = mbrace.decode([], iter(["a b", "a c", "a"]), utility=overlap, prune=None, pool=True)
     assert (best.text, best.index, best.pseudo_references) == ("a", None, 3)

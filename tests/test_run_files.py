@@ -71,6 +71,18 @@ def test_the_settings_of_an_interrupted_run_of_an_earlier_version_are_enough(tmp
     assert contents(tmp_path) == whole
 
 
+def test_a_run_by_a_rule_that_has_changed_since_is_not_continued(
+    tmp_path: Path, candidates: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, beside = tmp_path / "out.jsonl", tmp_path / "out.jsonl.run.json"
+    assert run(candidates, out, "--prune", "bottom", "--beta", "0.5") == 0
+    early = json.loads(beside.read_text())
+    assert early.pop("rounding") == "floor(n (1 - beta))"
+    beside.write_text(json.dumps(early))
+    assert run(candidates, out, "--prune", "bottom", "--beta", "0.5", "--resume") == 2
+    assert "was made with no rounding, not 'floor(n (1 - beta))'" in capsys.readouterr().err
+
+
 def test_a_digest_notices_a_change_where_it_remembers_so_many_records() -> None:
     records = [Record([f"a {n}", "b"], ["c"], id=n) for n in range(11)]
     whole = InputDigest()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_helpers import GOOD, Row, decode, feed_and_wait, lines, start
-from conftest import overlap, records
+from conftest import Drawn, overlap, records
 
 import mbrace
 from mbrace.cli import main
@@ -48,9 +48,8 @@ def test_a_table_holds_every_pair_that_was_scored_and_nan_elsewhere(
         asked.clear()
         drawn = row["pseudo_references"][:40]
         record = mbrace.Record([] if pool else row["hypotheses"][:20], drawn, id=row["id"])
-        answer = mbrace.decode(
-            record.hypotheses, drawn, utility=noting, prune=prune, pool=pool, schedule=[5, 10, 40], keep_utilities=True
-        )
+        options: dict[str, Any] = {"pool": pool, "schedule": [5, 10, 40], "keep_utilities": True}
+        answer = mbrace.decode(record.hypotheses, iter(drawn), utility=noting, prune=prune, **options)
         table = answer.utilities
         assert table is not None
         known = {
@@ -83,12 +82,14 @@ def test_a_table_holds_every_pair_that_was_scored_and_nan_elsewhere(
 )
 def test_expected_utilities_of_a_table_are_those_of_the_answer(options: dict[str, Any], demo_rows: list[Row]) -> None:
     for row in demo_rows[:3]:
-        given = dict(options)
-        drawn = None if given.pop("alone", False) else row["pseudo_references"][:32]
-        if given.pop("logprobs", False):
-            given["logprobs"] = [-0.1 * i for i in range(32)]
+        given = {name: value for name, value in options.items() if name in ("pool", "exclude_self")}
+        drawn = None if "alone" in options else row["pseudo_references"][:32]
+        logprobs = [-0.1 * i for i in range(32)] if "logprobs" in options else None
         hypotheses = [] if "pool" in options else [*row["hypotheses"][:12], *row["hypotheses"][:3]]
-        answer = mbrace.decode(hypotheses, drawn, prune=None, schedule="all", nbest=99, keep_utilities=True, **given)
+        record = mbrace.Record(hypotheses, drawn, logprobs=logprobs)
+        if "pool" in options:
+            given["sampler"], record = Drawn([record]), mbrace.Record([])
+        (answer,) = mbrace.decode_corpus([record], prune=None, schedule=[32], nbest=99, keep_utilities=True, **given)
         table = answer.utilities
         assert table is not None
         expected = dict(zip(table.hypotheses, table.expected().tolist(), strict=True))
@@ -127,11 +128,11 @@ def test_a_replayed_race_is_the_race_itself(threads: int, demo_rows: list[Row], 
 def test_a_pool_is_replayed_from_a_pool(demo_rows: list[Row]) -> None:
     row = demo_rows[0]
     options: dict[str, Any] = {"pool": True, "schedule": [8, 16, 32]}
-    saved = mbrace.decode([], row["pseudo_references"], prune=None, keep_utilities=True, **options)
+    saved = mbrace.decode([], iter(row["pseudo_references"]), prune=None, keep_utilities=True, **options)
     assert saved.utilities is not None
     replay = mbrace.Replay([saved.utilities])
-    raced = mbrace.decode([], row["pseudo_references"], **options)
-    assert mbrace.decode([], row["pseudo_references"], utility=replay, **options) == raced
+    raced = mbrace.decode([], iter(row["pseudo_references"]), **options)
+    assert mbrace.decode([], iter(row["pseudo_references"]), utility=replay, **options) == raced
 
 
 def test_what_was_never_scored_is_named_with_the_record_and_the_remedy(demo_rows: list[Row]) -> None:

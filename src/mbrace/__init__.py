@@ -107,7 +107,7 @@ _EXTRAS = {
     "mbrace.models.causal": "models",
     "mbrace.models.mbr_generate": "models",
     "mbrace.models.seq2seq": "models",
-    "mbrace.servers.embeddings": "models",
+    "mbrace.servers.embeddings": "neural,serve",
     "mbrace.servers.judge": "serve",
     "mbrace.servers.server": "serve",
     "mbrace.cross.bleurt": "neural",
@@ -135,7 +135,10 @@ def _submodule(name: str) -> Any:
     from importlib.util import find_spec
 
     if name.startswith("__") or find_spec(f"mbrace.{name}") is None:
-        raise AttributeError(f"module 'mbrace' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+        renamed = "; it is called XCOMET now" if name == "Unified" else ""
+        raise AttributeError(
+            f"module 'mbrace' has no attribute {name!r}{renamed}", name=name, obj=sys.modules[__name__]
+        )
     return import_module(f"mbrace.{name}")
 
 

@@ -159,14 +159,16 @@ def check_switches(thing: Any) -> None:
             raise SettingError(each.name, value, "must be True or False")
 
 
-def check_number(name: str, value: object, *, least: float, most: float = math.inf) -> None:
-    """Refuse a value that is not a finite number from `least` to `most`."""
+def check_number(name: str, value: object, *, least: float, most: float = math.inf, above: float = -math.inf) -> None:
+    """Refuse a value that is not a finite number from `least` to `most`, and `above` another number."""
     if type(value) is not float and (isinstance(value, bool) or not isinstance(value, Real)):
         raise SettingError(name, value, "must be a number")
     number: Any = value
     if not least <= number <= most or number > sys.float_info.max:
         allowed = f"{least:g} or more, and finite" if most == math.inf else f"between {least:g} and {most:g}"
         raise SettingError(name, value, f"must be {allowed}")
+    if number <= above:
+        raise SettingError(name, value, f"must be above {above:g}")
 
 
 def installing(extra: str) -> str:

@@ -108,7 +108,8 @@ def _hypotheses_name(fields: dict[str, Any], location: Location) -> str:
 def check_record(record: Record, *, pool: bool = False, live: bool = False) -> None:
     """Refuse a record that cannot be raced. The strings and numbers of a record from a file were checked when read.
 
-    With `pool` only what is drawn races, so there must be no hypotheses; a `live` source draws where none are listed.
+    With `pool` only what is drawn live races: there must be no hypotheses and no list of pseudo-references. A `live`
+    source draws where none are listed.
     """
     if not isinstance(record, Record):
         raise _no_records(record)
@@ -126,8 +127,8 @@ def check_record(record: Record, *, pool: bool = False, live: bool = False) -> N
             f"pseudo_references: expected a list, an iterator or a function that is asked for "
             f"more, got {type(given).__name__}; list(...) makes one"
         )
-    if pool and (record.hypotheses or (given is None and not live)):
-        raise record.error("pool: only valid without hypotheses: each pseudo-reference that is drawn becomes one")
+    if pool and (record.hypotheses or isinstance(given, Sequence)):
+        raise record.error("pool: only valid for draws of a live source, without hypotheses: each draw becomes one")
     if record.location is None and isinstance(given, Sequence):
         check_strings(given, "pseudo_references", record.where)
     _check_logprobs_of(record, given, values=record.location is None)

@@ -8,7 +8,7 @@ import math
 import os
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -66,6 +66,7 @@ def _of(kind: Any) -> tuple[dict[str, Setting], dict[str, Any]]:
     return _CACHE[kind]
 
 
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """What the classes of settings have in common; each is a frozen dataclass whose fields are made by `setting`."""
 
@@ -101,7 +102,7 @@ class Settings:
     def replace(self, **changes: Any) -> Self:
         """The same settings with some of them changed."""
         known_settings(type(self), changes)
-        return replace(self, **changes)  # type: ignore[type-var]
+        return replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
         """The chosen settings as JSON values, with a version."""
@@ -167,16 +168,24 @@ def known_settings(kind: type[Settings], given: Mapping[str, Any], call: Callabl
     table = table_of(kind)
     for name in given:
         if name not in table:
-            own = () if call is None else inspect.getfullargspec(call).kwonlyargs
-            reason = REMOVED.get(name) or ELSEWHERE.get(name) or f"no such setting{nearest(str(name), [*table, *own])}"
-            raise SettingError(str(name), ..., reason)
+            own: list[str] = []
+            command = None
+            if call is not None:
+                own, command = inspect.getfullargspec(call).kwonlyargs, call.__name__.removesuffix("_file")
+            reason = removal(name, command) or ELSEWHERE.get(name)
+            raise SettingError(str(name), ..., reason or f"no such setting{nearest(str(name), [*table, *own])}")
 
 
 def settings_from(
-    kind: type[Kind], ready: Kind | None, given: Mapping[str, Any], call: Callable[..., Any] | None = None
+    kind: type[Kind],
+    ready: Kind | None,
+    given: Mapping[str, Any],
+    call: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
 ) -> Kind:
-    """The settings of a `call` that takes either a `ready` object or its fields as keywords."""
-    name = kind.__name__.lower()
+    """The settings of a `call` that takes either a `ready` object, by the keyword `name`, or its fields as keywords."""
+    name = name or kind.__name__.lower()
     if not (ready is None or isinstance(ready, kind)):
         raise SettingError(name, ready, f"give mbrace.{kind.__name__}(...), or its fields as keywords")
     if not given:
@@ -273,6 +282,11 @@ def stable_name(thing: object) -> str:
     return text if " at 0x" not in text else f"{kind.__module__}.{kind.__qualname__}"
 
 
+def removal(name: str, command: str | None = None) -> str | None:
+    """What to do instead of an option or a keyword that was removed, perhaps from one command only."""
+    return (command and REMOVED_OF.get((command, name))) or REMOVED.get(name)
+
+
 # What was removed, and what to do instead, for one release: by keyword, which is also the name of the flag and the key
 # in OUT.run.json. CHANGELOG.md names the last commit that had it.
 _POOL = (
@@ -285,7 +299,8 @@ _COARSE = (
 _BEAM = "was removed: it gained little; leave it out for the plain beam search"
 _STUDY = "was removed: the study was run once, and its findings are in results/"
 _METHOD, _UTILITY, _SERVER, _RAY = (
-    f"is an option of {name} now:" for name in ("the method", "the utility", "the server", "--ray")
+    f"is an option of {name} now:"
+    for name in ("the method", "the utility judge (mbrace.Judge in Python)", "the server", "--ray")
 )
 _RETRY = "was removed: OUT.errors.jsonl names file and line; give those records, corrected, as an input of their own"
 REMOVED: dict[str, str] = {
@@ -338,6 +353,7 @@ REMOVED: dict[str, str] = {
     "name_b": "is an option of `mbrace judge-results` now",
     "exclude_self": "is for Python alone now: mbrace.decode(..., exclude_self=True)",
     "length_alpha": f"is called {Parameter('length_penalty')} now",
+    "baseline": "was removed: leave it out; rescaling changes no decision",
 }
 # Options of commands that are no keywords in Python.
 ELSEWHERE = {
@@ -358,11 +374,12 @@ REMOVED_OF = {  # of one command, where others have an option of this name or ne
     ("generate", "references"): "was removed: a .tsv has references in its second column, .jsonl in `reference`",
     ("train-metric", "quality"): "was removed: a random shortlist was better than its estimates; try `--qe cometkiwi`",
     ("train-metric", "cache"): "was removed: leave it out; the encoder's vectors are computed in each run",
+    ("experiment", "qe"): f"{_STUDY}METHODS.md",
     ("generate", "alpha"): f"is called {Parameter('length_penalty')} now",
 }
 REMOVED_VALUES: dict[tuple[str, str], str] = {
-    ("method", "aggregate-to-fine"): REMOVED["fine_top"],
-    ("method", "medoids"): REMOVED["select"],
+    ("method", "aggregate-to-fine"): "was removed: the race itself drops hypotheses early",
+    ("method", "medoids"): f"was removed: {Parameter('method', 'diverse')} chooses a diverse n-best list",
     ("qe", "learned"): "was removed: a random shortlist was better",
     ("on_error", "retry"): _RETRY,
 }

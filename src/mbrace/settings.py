@@ -261,6 +261,7 @@ class Race(Settings):
         sizes = self.schedule if self.schedule in (None, "all") else ",".join(map(str, self.schedule or ()))
         found |= {"schedule": sizes, "seed": self.seed, "nbest": self.nbest, "no_shuffle": not self.shuffle}
         later = {  # None, which a missing key counts as, unless chosen
+            "rounding": "floor(n (1 - beta))" if self.rule == "bottom" else None,  # early versions had another
             "method": describe_method(self.made_method()),
             "forecast": float(self.forecast) or None,
             "cover": self.cover or None,
@@ -362,6 +363,7 @@ class Sampling(Settings):
             **found,
             "epsilon": self.threshold,
             "sampling": None if self.sampling == "independent" else self.sampling,
+            "even_bits": 10 if self.sampling == "arithmetic" else None,  # early versions had 24
         }
 
 
@@ -428,7 +430,8 @@ _HERE = {"excludes": (("server", ..., "which does not get it"),)}
 _ENCODER = {"excludes": (("server", ..., "which does not get it"), ("prompt", ..., "which is for decoder-only models"))}
 _THERE = {"needs": ("server", ...)}
 _OPTION = {"needs": ("server", ...), "group": "server"}
-LOCAL = "local"  # the server that is llama.cpp with SmolLM2 in this process
+LOCAL = "local"  # the server that is llama.cpp in this process
+LOCAL_MODEL = "SmolLM2-135M-Instruct"  # its model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -476,7 +479,7 @@ class ModelSettings(Settings):
         """Refuse settings that make no sense, before a model is loaded."""
         super().__post_init__()
         if self.server == LOCAL and self.model == "bundled":
-            object.__setattr__(self, "model", "SmolLM2-135M-Instruct")
+            object.__setattr__(self, "model", LOCAL_MODEL)
         bundled, model = self.model == "bundled", Parameter("model")
         if self.server is not None:
             if bundled:
@@ -521,6 +524,11 @@ PRESETS: dict[str, dict[str, dict[str, PresetRow]]] = {
         "server": {"string": _REGRET, "encoder": _FEWER_STRINGS, "pair": _REGRET},
     },
 }
+
+
+def names_in_preset(preset: str, command: str) -> set[str]:
+    """The settings that a preset sets for a command, with some utility."""
+    return {name for row in PRESETS[preset].get(command, {}).values() for name in row}
 
 
 def with_preset(

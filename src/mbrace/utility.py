@@ -109,8 +109,8 @@ def refuse_quality_only(utility: object) -> None:
     if quality is not None and not quality.reads_references:
         raise UserError(
             f"utility {quality.name}: estimates quality from the source and reads no reference, so it cannot be the "
-            "utility of a race; choose the best hypothesis by it alone (`mbrace rerank`), or let it choose which "
-            "hypotheses race (`qe`)"
+            "utility of a race; choose the best hypothesis by it alone (`mbrace rerank`), or only those that race "
+            "(`mbrace rerank --top K`)"
         )
 
 

@@ -19,7 +19,7 @@ from mbrace.cli.runs import (
     run_with_output,
 )
 from mbrace.errors import UserError, counted, require
-from mbrace.settings import LOCAL, ModelSettings, Sampling
+from mbrace.settings import LOCAL, LOCAL_MODEL, ModelSettings, Sampling
 from mbrace.utilities.named import uses_model
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def add_answering(parser: argparse.ArgumentParser, *, without: Collection[str] =
     add_settings(parser.add_argument_group("race"), Answering, without=without)
     add_utility(parser)
     title = "model (default: SmolLM2 by llama.cpp in this process, with mbrace[llm])"
-    add_model(parser, title=title, without=NOT_FOR_ANSWERS, **defaults)
+    add_model(parser, title=title, without=NOT_FOR_ANSWERS, model=LOCAL_MODEL, **defaults)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -94,6 +94,8 @@ def answering(args: argparse.Namespace, **defaults: Any) -> tuple[ModelSettings,
     """What answers, how it samples and how its answers race; `defaults` are those of the command for the server."""
     from mbrace.jobs.answer import PROMPT
 
+    if args.model == "bundled":
+        raise UserError(f"--model bundled: a translator; leave it out for {LOCAL_MODEL}, or name a language model")
     if args.server is None and args.model is None:
         defaults["server"] = LOCAL
     model = model_settings(args, prompt=PROMPT, **defaults)

@@ -12,7 +12,7 @@ from typing import Any
 
 from mbrace.cli.parser import make_parser, parsers_by_command
 from mbrace.errors import UserError, require
-from mbrace.setting_fields import REMOVED, nearest
+from mbrace.setting_fields import nearest, removal
 
 OPTIONAL: dict[Any, str] = {None: "?", "+": "*"}  # how often an argument may come that was required
 OPTIONS = "options"  # where OUT.run.json keeps them
@@ -118,7 +118,7 @@ def read_options(path: str, command: str, parser: argparse.ArgumentParser) -> It
             _check_command(value, command, path)
             continue
         action = known.get(str(name).replace("_", "-"))
-        removed = REMOVED.get(str(name).replace("-", "_"))
+        removed = removal(str(name).replace("-", "_"), command)
         if action is None and removed is not None:
             raise UserError(f"{path}: {name}: {removed}")
         if action is None:

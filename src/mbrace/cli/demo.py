@@ -154,11 +154,12 @@ def _show_answers() -> None:
     from mbrace.answers import answers, prompt_of
     from mbrace.metrics.chrf import ChrF
     from mbrace.serve.engine import watching
-    from mbrace.servers.local import MODEL, local_server
+    from mbrace.servers.local import local_server
     from mbrace.servers.server import Server
+    from mbrace.settings import LOCAL_MODEL
 
-    show(f"{MODEL} by llama.cpp, in this process: {QUESTION}")
-    server = Server(local_server(), MODEL, max_tokens=40, temperature=0.8)
+    show(f"{LOCAL_MODEL} by llama.cpp, in this process: {QUESTION}")
+    server = Server(local_server(), LOCAL_MODEL, max_tokens=40, temperature=0.8)
 
     def show_step(step: dict[str, Any]) -> None:
         show(f"\n{step['draws']} whole draws, the best by expected chrF++ among them:")

@@ -24,7 +24,7 @@ from mbrace.cli.runs import (
     check_run,
     run_sources,
 )
-from mbrace.settings import Sampling
+from mbrace.settings import Sampling, names_in_preset
 
 if TYPE_CHECKING:
     from mbrace.jobs.generate import GenerateJob
@@ -81,8 +81,9 @@ def add_translate(commands: Any) -> None:
     add_output(parser)
     add_save_utilities(parser)
     add_utility(parser)
-    add_model(parser)
-    add_race(parser, preset="fast", without=("shuffle", "cover"))
+    by_preset = names_in_preset("fast", "translate")
+    add_model(parser, by_preset=by_preset)
+    add_race(parser, preset="fast", by_preset=by_preset, without=("shuffle", "cover"))
     add_cluster(parser)
     parser.set_defaults(run=run_translate)
 

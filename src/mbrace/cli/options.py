@@ -21,13 +21,23 @@ if TYPE_CHECKING:
 Container = argparse.ArgumentParser | argparse._ArgumentGroup
 
 
-def add_settings(group: Container, kind: type[Settings], *, without: Collection[str] = (), **defaults: Any) -> None:
-    """The flags of a class of settings; an option that was not given is None. `defaults` are those of the command."""
+def add_settings(
+    group: Container,
+    kind: type[Settings],
+    *,
+    without: Collection[str] = (),
+    by_preset: Collection[str] = (),
+    **defaults: Any,
+) -> None:
+    """The flags of a class of settings; an option that was not given is None. `defaults` are those of the command,
+    where `--preset` does not set them (`by_preset`)."""
     defaults = defaults_of(kind) | defaults
     for name, known in table_of(kind).items():
         flag = flag_of(name, known)
         if flag is not None and name not in without:
             flags = [flag] if known.alias is None else [flag, known.alias]
+            if name in by_preset:
+                known = known._replace(default="by --preset")
             group.add_argument(*flags, **_described(name, known, defaults[name]))
 
 
@@ -160,21 +170,32 @@ def report_cost(cost: Cost) -> None:
         say(cost_text(cost))
 
 
-def add_race(parser: argparse.ArgumentParser, *, preset: str = "paper", without: Collection[str] = ()) -> None:
+def add_race(
+    parser: argparse.ArgumentParser,
+    *,
+    preset: str = "paper",
+    by_preset: Collection[str] = (),
+    without: Collection[str] = (),
+) -> None:
     """`--preset`, and the settings of a race."""
     group = parser.add_argument_group("race")
     group.add_argument(
         "--preset",
         default=preset,
         metavar="{paper,fast}",
-        help="paper: the paper's settings; fast: less time, shown to be as good. Other options override it "
+        help=f"paper: the paper's settings; fast: faster ones (docs/options.md). Explicit options take precedence "
         f"(default: {preset})",
     )
-    add_settings(group, Race, without=without)
+    add_settings(group, Race, without=without, by_preset=by_preset)
 
 
 def add_model(
-    parser: argparse.ArgumentParser, *, title: str = "model", without: Collection[str] = (), **defaults: Any
+    parser: argparse.ArgumentParser,
+    *,
+    title: str = "model",
+    without: Collection[str] = (),
+    by_preset: Collection[str] = (),
+    **defaults: Any,
 ) -> None:
     """`--model` or `--server`, and how they sample; `defaults` are those of the command."""
     group = parser.add_argument_group(title)
@@ -189,7 +210,7 @@ def add_model(
         metavar="NAME=VALUE",
         help=f"option of the server: {', '.join(rare)}; may be repeated",
     )
-    add_settings(parser.add_argument_group("candidates"), Sampling, without=without)
+    add_settings(parser.add_argument_group("candidates"), Sampling, without=without, by_preset=by_preset)
 
 
 def model_settings(args: argparse.Namespace, **defaults: Any) -> ModelSettings:

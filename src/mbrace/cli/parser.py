@@ -9,12 +9,12 @@ from typing import Any, NoReturn
 
 from mbrace.cli.messages import LEVELS
 from mbrace.errors import LARGEST, UserError
-from mbrace.setting_fields import REMOVED, REMOVED_OF, nearest
+from mbrace.setting_fields import nearest, removal
 
 COMMANDS = {  # the module of each, and its function that adds the options
     "decode": ("decode", "add"),
     "rerank": ("decode", "add_rerank"),
-    "score": ("score", "add"),
+    "score": ("evaluate", "add"),
     "demo": ("demo", "add"),
     "generate": ("generate", "add"),
     "translate": ("generate", "add_translate"),
@@ -23,8 +23,8 @@ COMMANDS = {  # the module of each, and its function that adds the options
     "train": ("train", "add"),
     "train-metric": ("train", "add_metric"),
     "export": ("decode", "add_export"),
-    "experiment": ("score", "add_experiment"),
-    "compare": ("score", "add_compare"),
+    "experiment": ("evaluate", "add_experiment"),
+    "compare": ("evaluate", "add_compare"),
     "judge": ("judge", "add"),
     "judge-results": ("judge", "add_results"),
     "mbrs-decode": ("peers", "add_mbrs"),
@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
             for flag in (word.partition("=")[0] for word in words if word[:2] == "--"):
                 if flag not in self._option_string_actions:
                     name = flag[2:].replace("-", "_")
-                    removed = REMOVED_OF.get((self.prog.rpartition(" ")[2], name)) or REMOVED.get(name)
+                    removed = removal(name, self.prog.rpartition(" ")[2])
                     raise UserError(f"{flag}: {removed or f'no such option{self._nearest(flag)}'}")
         elif words and words[0][:1] != "-" and words[0] not in COMMANDS:
             raise UserError(f"{words[0]}: no such command{nearest(words[0], COMMANDS, help='mbrace --help')}")

@@ -42,10 +42,9 @@ def run_times(
 ) -> list[Row]:
     """Rows (method, phase, seconds) averaged over `trials`.
 
-    Racing and standard MBR run as `mbrace translate` does by default: sources in windows, pseudo-references drawn ahead
-    on a GPU and step by step on a CPU. Every method has the same sources. Standard MBR first runs once untimed, so that
-    no method pays for filling caches (recorded steps, tokenised words); racing and standard MBR take turns at going
-    first.
+    Racing (alpha 0.99) and standard MBR run in windows of sources, with pseudo-references drawn ahead on a GPU and step
+    by step on a CPU. Every method has the same sources. Standard MBR first runs once untimed, so that no method pays
+    for recording steps on a GPU; racing and standard MBR take turns at going first.
     """
     _race(model, utility, sources, None, seed, hypotheses)
     model.beam(sources[:4], BEAM)

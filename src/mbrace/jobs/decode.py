@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from mbrace.api import decode_corpus, rerank_corpus
-from mbrace.errors import LARGEST, check_whole
+from mbrace.errors import LARGEST, SettingError, check_whole
 from mbrace.io.candidates import Item, Paths, item_from
 from mbrace.io.output import answer_line, best_candidates_line, check_lines
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, RunOptions, Summary, answer_items, items_of, run_job
@@ -18,7 +18,7 @@ from mbrace.race import Watch
 from mbrace.records import Record
 from mbrace.result import Decoded
 from mbrace.sampler import Sampler
-from mbrace.setting_fields import settings_from
+from mbrace.setting_fields import REMOVED, settings_from
 from mbrace.settings import Network, Race, RaceOptions
 from mbrace.utility import PairFunction, QualityUtility, Utility, as_utility, truncated_texts, utility_cost
 from mbrace.windows import OnError
@@ -126,6 +126,8 @@ class DecodeJob:
     def __post_init__(self) -> None:
         """Refuse settings that do not go together, before anything is loaded."""
         check_lines(self.top, nbest=self.race.nbest, text=self.text)
+        if self.race.pool:
+            raise SettingError("pool", ..., REMOVED["pool"])
         if self.save_utilities is not None:
             check_saving(self.race.made_method())
 

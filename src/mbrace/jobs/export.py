@@ -17,6 +17,7 @@ from mbrace.io.reading import json_line, parse_json
 from mbrace.io.texts import Texts, read_texts, source_in
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, RunOptions, Summary, items_of, run_job
 from mbrace.records import Location, Record, kind
+from mbrace.setting_fields import Settings, known_settings
 
 FORMATS = ("sft", "preference")
 PROMPT = "{source}"
@@ -37,6 +38,7 @@ def export_file(
     force: bool = False,
     on_error: ErrorPolicy = "stop",
     progress: Progress = False,
+    **removed: object,
 ) -> Summary:
     """Turn what `decode_file` or `translate_file` wrote into training data, as `mbrace export` does.
 
@@ -46,6 +48,7 @@ def export_file(
     for answers that have no `source`. `prompt` is the request, with {source} in it; with `chat`, lines hold messages
     instead of strings.
     """
+    known_settings(Settings, removed, export_file)
     job = ExportJob(format, None if sources is None else os.fspath(sources), prompt, chat)
     items = items_of(job, answers, output, others=job.files)
     return run_job(job, items, output, RunOptions(0, resume, force, on_error), progress=progress)

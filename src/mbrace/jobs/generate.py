@@ -54,7 +54,7 @@ def generate_file(
     model on a CPU). `sources` has one per line, or is a .tsv with references in its second column, or .jsonl. Ids are
     `prefix` and the line number, from 1. The rest is as for `decode_file`.
     """
-    made = settings_from(Sampling, candidates, settings, generate_file)
+    made = settings_from(Sampling, candidates, settings, generate_file, name="candidates")
     job = GenerateJob(model, made, sample=sample, seed=seed, logprobs=logprobs, prefix=prefix, window=window)
     how = RunOptions(threads, resume, force, on_error)
     return run_job(job, items_of(job, sources, output), output, how, progress=progress)

@@ -55,7 +55,7 @@ def translate_file(
     of_race, of_sampling = split(settings, Race, Sampling)
     folder = None if save_utilities is None else os.fspath(save_utilities)
     races = DecodeJob(utility, settings_from(Race, race, of_race, translate_file), text, folder)
-    job = TranslateJob(model, settings_from(Sampling, candidates, of_sampling), races)
+    job = TranslateJob(model, settings_from(Sampling, candidates, of_sampling, name="candidates"), races)
     how = RunOptions(threads, resume, force, on_error)
     return run_job(job, items_of(job, sources, output), output, how, progress=progress)
 

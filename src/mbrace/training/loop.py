@@ -250,7 +250,8 @@ class TrainingRun:
         """Copy the weights to the working copy."""
         if self.low_precision:
             with torch.no_grad():
-                torch._foreach_copy_(self.working_parameters, self.parameters)
+                for working, parameter in zip(self.working_parameters, self.parameters, strict=True):
+                    working.copy_(parameter)
 
     def due(self) -> bool:
         """Whether it is time to validate."""

@@ -227,7 +227,8 @@ def _options_of(part: str, options: Mapping[str, str]) -> dict[str, str]:
 def _class_of(named: NamedUtility) -> type:
     # `servers` is a package above this one, imported only when one of its utilities is made
     name = f"mbrace.{named.module}"
-    module = require(name, extra="models") if named.server else importlib.import_module(name)
+    extra = "neural,serve" if named.class_name == "EmbeddingServer" else "serve"
+    module = require(name, extra=extra) if named.server else importlib.import_module(name)
     found: type = getattr(module, named.class_name)
     return found
 
