@@ -259,6 +259,13 @@ def test_the_command_is_one_line_that_can_be_copied(capsys: pytest.CaptureFixtur
     assert f"  {command} {race}\n" in capsys.readouterr().out
 
 
+def test_a_race_with_a_forecast_is_recommended_with_it() -> None:
+    found = outcomes_of((STANDARD, RACING, fast("encoder")), 50)
+    change(found, fast("encoder"), utility_calls=-1)
+    row = row_of(found)
+    assert recommendation_cells(row)["options"].endswith(" --regret 0.04 --forecast 0.0005 --cover")
+
+
 def test_nothing_is_recommended_from_fewer_than_thirty_sentences() -> None:
     kinds = {n: [row["kind"] for row in recommended(outcomes(n))] for n in (2, 29, 30)}
     assert kinds[2] == kinds[29] == ["standard", "default"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -100,6 +101,29 @@ def test_merged_results_are_those_of_the_run_and_the_terminal_says_what_is_recom
     default = saved["xx-en", "chrF++", "default"]
     assert printed[at + 1].split()[:2] == ["default", f"{float(default['saves']):.1f}x"]
     assert printed[at + 2].strip() == "Nothing is recommended from so few sentences: give at least 30."
+
+
+def test_the_recommended_command_uses_all_pseudo_references_where_half_of_them_were_measured(
+    tmp_path: Path,
+    demo_rows: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [*cut(demo_rows[:30], 8, 60), *cut(demo_rows[30:31], 8, 20)]
+    run(tmp_path / "out", write_candidates(tmp_path / "few.jsonl", rows), trials=1)
+    printed = capsys.readouterr().out.splitlines()
+    [command] = [line.strip() for line in printed if "mbrace decode" in line]
+    sizes = list(map(int, command.split("--schedule ")[1].split()[0].split(",")))
+    assert sizes[-2] >= 30
+    assert sizes[-1] == 60
+    assert sum(line.endswith("fewer utility calls than standard MBR with 30") for line in printed) == 2
+    assert main(shlex.split(command)[1:]) == 0
+    answers = [json.loads(line) for line in read(tmp_path / "decoded.jsonl").splitlines()]
+    assert max(answer["pseudo_references"] for answer in answers) == 60
+    page, words = read(tmp_path / "out" / "report.html"), read(tmp_path / "out" / "RESULTS.md")
+    assert "with up to 30 of 60 pseudo-references each (all of them judge the answers; the command uses all 60)" in page
+    assert "`few.jsonl`, chrF++: measured with 30 pseudo-references, as all 60 judge" in words
 
 
 def test_what_cannot_be_measured_is_left_out(tmp_path: Path, demo_rows: list[dict[str, Any]]) -> None:
@@ -213,8 +237,7 @@ def test_outcomes_of_another_model_are_added_and_never_replaced(
     [(1024, (16, 64, 256)), (257, (16, 64, 256)), (256, (16, 64, 128)), (64, (16, 32)), (9, (4,))],
 )
 def test_a_race_leaves_half_of_the_pseudo_references_to_judge_by(longest: int, expected: tuple[int, ...]) -> None:
-    records = [mbrace.Record(["a", "b"], ["c"] * count) for count in (3, longest)]
-    assert experiment.schedule_for((16, 64, 256), records) == expected
+    assert experiment.schedule_for((16, 64, 256), longest) == expected
 
 
 # The committed results

@@ -315,16 +315,18 @@ def _run_runtimes(args: argparse.Namespace, out: Path) -> None:
 
 def print_recommended(rows: list[dict[str, Any]]) -> None:
     """The default and the recommended race for each file: how many calls they save, and the command."""
-    from mbrace.experiments.report import recommendation_cells
+    from mbrace.experiments.report import recommendation_cells, standard_mbr
     from mbrace.experiments.studies import MIN_SENTENCES
 
     for row in (row for row in rows if row["kind"] != "standard"):
         cells = recommendation_cells(row)
         if row["kind"] == "default":
             show(f"{row['file']}, {row['utility']}, {counted(row['sentences'], 'sentence')}")
-        show(f"  {row['kind']:<12}{cells['saves']} fewer utility calls than standard MBR")
+        show(f"  {row['kind']:<12}{cells['saves']} fewer utility calls than {standard_mbr(row)}")
         if row["kind"] == "recommended":
             show(f"  {cells['command']}")  # in one line, so that it can be copied
+            if "measured_with" in row:
+                show("  Measured with half of the pseudo-references, as all of them judge; the command uses all.")
         elif row["sentences"] < MIN_SENTENCES:
             show(f"  Nothing is recommended from so few sentences: give at least {MIN_SENTENCES}.")
     show()

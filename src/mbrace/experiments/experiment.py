@@ -37,7 +37,6 @@ from mbrace.io.atomic import make_folder
 from mbrace.io.resume import refuse_other_settings
 from mbrace.metrics.bleu import BLEU
 from mbrace.metrics.chrf import ChrF
-from mbrace.records import Record
 from mbrace.utilities.named import Kind
 from mbrace.utility import Utility
 
@@ -87,7 +86,8 @@ def run(
     for file, target in zip(files, targets, strict=True):
         for_figures = file.split != "test" or sum(other.name == file.name for other in files) == 1
         records = file.records(limit)
-        schedule = schedule_for(utility.schedule, records)
+        longest = max(len(pseudo_references_of(record)) for record in records)
+        schedule = schedule_for(utility.schedule, longest)
         settings = settings_for(schedule, kind, for_figures=for_figures)
         metrics = {name: metric for name, metric in OTHER_METRICS.items() if metric.name != utility.name}
         key = _key(file.digest, utility.name, schedule, settings, trials, seed, limit, list(metrics))
@@ -117,6 +117,7 @@ def run(
         sentences = [facts(table) for table in stored]
         outcomes.about = about_outcomes(file, sentences, **words, schedule=schedule, trials=trials, seed=seed)
         outcomes.about |= {"key": key, "kind": kind, "seconds": seconds, "workers": workers}
+        outcomes.about["available"] = min(longest, utility.schedule[-1])  # what `mbrace decode` uses
         if note := exhausted_note(outcomes.about, 5):
             warn(f"{file.path}: {note}")
         if for_figures:
@@ -127,12 +128,11 @@ def run(
     return write(out) if report else rows_of([Outcomes.load(target) for target in targets])["recommended"]
 
 
-def schedule_for(schedule: Sequence[int], records: Sequence[Record]) -> tuple[int, ...]:
+def schedule_for(schedule: Sequence[int], longest: int) -> tuple[int, ...]:
     """The utility's schedule, or a shorter one where no record has more pseudo-references than it uses.
 
     Where R is all of R*, standard MBR scores 100% by construction. So R is at most half of the longest R* then.
     """
-    longest = max(len(pseudo_references_of(record)) for record in records)
     if longest > schedule[-1] or longest < 4:
         return tuple(schedule)
     return (*(size for size in schedule if size < longest // 2), longest // 2)

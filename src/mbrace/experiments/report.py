@@ -210,12 +210,19 @@ def cards(rows: Sequence[Row]) -> list[dict[str, Any]]:
         card = {"pair": pair, "utility": utility, "described": describe(utility), "race": None}
         card |= {name: own[0][name] for name in ("file", "sentences", "r_star")}
         card["used"] = int(by_kind["standard"]["schedule"])
+        card["all"] = int(by_kind["default"]["schedule"].split()[-1]) if "measured_with" in own[0] else None
+        card["standard_mbr"] = standard_mbr(own[0])
         best = by_kind.get("recommended")
         if best is not None and best["alpha"] is not None:
             race = {name: f"{best[name]:g}" for name in ("alpha", "regret")}
             card["race"] = race | {"schedule": best["schedule"].replace(" ", ", ")}
         found.append(card | {kind: recommendation_cells(row) for kind, row in by_kind.items()})
     return found
+
+
+def standard_mbr(row: Row) -> str:
+    """What a row is compared with."""
+    return "standard MBR" + (f" with {row['measured_with']}" if "measured_with" in row else "")
 
 
 def recommendation_cells(row: Row) -> dict[str, str]:
@@ -225,6 +232,8 @@ def recommendation_cells(row: Row) -> dict[str, str]:
     else:
         schedule = row["schedule"].replace(" ", ",")
         options = f"--alpha {row['alpha']:g} --schedule {schedule} --regret {row['regret']:g}"
+        options += f" --forecast {row['forecast']:g}" if "forecast" in row else ""
+        options += " --cover" if "cover" in row else ""
     command = ["mbrace decode", shlex.quote(row["file"]), "-o decoded.jsonl", row["utility_options"], options]
     cells = {"options": options, "command": " ".join(filter(None, command)), "calls": f"{row['utility_calls']:,.0f}"}
     cells["saves"] = f"{row['saves']:.1f}x ({row['saves_low']:.1f} to {row['saves_high']:.1f})"

@@ -46,6 +46,11 @@ def growing(first: int, factor: float, last: int) -> tuple[int, ...]:
     return (*(int(size) for size in sizes if size < last), last)
 
 
+def continued(schedule: tuple[int, ...], last: int) -> tuple[int, ...]:
+    """A schedule that was cut, on to `last` by the same growth."""
+    return growing(schedule[0], schedule[1] / schedule[0] if len(schedule) > 1 else 2, last)
+
+
 def schedule_settings(last: int) -> list[Setting]:
     """The schedules that may be recommended: every first size and growth factor, for two alphas."""
     return [
@@ -177,8 +182,15 @@ def loses_little(values: Values, standard: Values) -> bool:
 
 def _row(outcomes: Outcomes, setting: Setting, values: Values, standard: Values) -> Row:
     schedule = setting.schedule or tuple(outcomes.about["schedule"])
-    row: Row = {"alpha": setting.value if setting.rule == "alpha" else None}
-    row |= {"schedule": " ".join(map(str, schedule if setting != STANDARD else schedule[-1:]))}
+    used, available = schedule[-1], outcomes.about.get("available", schedule[-1])
+    row: Row = {"measured_with": used} if used < available else {}  # half of them, so that R* can judge
+    row["alpha"] = setting.value if setting.rule == "alpha" else None
+    if setting == STANDARD:
+        schedule = schedule[-1:]
+    elif used < available:
+        schedule = continued(schedule, available)
+    row["schedule"] = " ".join(map(str, schedule))
+    row |= {name: getattr(setting, name) for name in ("forecast", "cover") if getattr(setting, name)}
     row |= {"regret": setting.regret, "sentences": outcomes.about["sentences"], "file": outcomes.about["file"]}
     row |= {"utility_options": outcomes.about["options"], "r_star": outcomes.about["pseudo_references"]}
     row |= {name: float(values[name].mean()) for name in ("utility_calls", "pseudo_references")}
