@@ -114,9 +114,10 @@ def draw(args: argparse.Namespace) -> None:
     llama = None if args.server else server_of(args.model, args.threads)
     server = mbrace.Server(
         # llama.cpp truncates unless told otherwise
-        args.server or llama.listening_address, args.model, prompt="{source}", chat=chat, stop=None if chat else "\n",
+        args.server or llama.listening_address, args.model, prompt="{source}",
+        kind="chat" if chat else "completions", stop=None if chat else "\n",
         max_tokens=32 if votes else 64, temperature=0.7 if votes else 1.0, top_k=0, top_p=1.0, min_p=0.0,
-        per_request=CHOICES, concurrency=SLOTS // CHOICES + 1, timeout=1800,
+        samples_per_request=CHOICES, concurrency=SLOTS // CHOICES + 1, timeout=1800,
     )  # fmt: skip
     path = Path(args.file)
     done = {record.id for record in read_records(str(path))} if path.exists() else set()

@@ -149,7 +149,7 @@ def row_of(url: str, model: str) -> dict[str, str]:
     found["logprobs"] = "no" if isinstance(tried(logprobs=True), str) else "yes"
     found["usage"] = "of one choice: counted again" if abilities.usage_of_one else "yes"
     found["chat"] = f"yes; by default {abilities.truncation}" if abilities.truncation else "yes"
-    found["completions"] = "no" if isinstance(tried(chat=False), str) else "yes"
+    found["completions"] = "no" if isinstance(tried(kind="completions"), str) else "yes"
     found["embeddings"] = "yes" if has_embeddings(url, model) else "no"
     return found
 

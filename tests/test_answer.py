@@ -246,11 +246,11 @@ def test_ids_turns_and_other_fields_are_carried_through(model: Model, tmp_path: 
 
 def test_turns_need_a_chat_and_get_its_system_prompt_unless_they_have_one(model: Model) -> None:
     own, turn = {"role": "system", "content": "Be exact."}, {"role": "user", "content": "What?"}
-    server(model, system="Be brief.").answer([[turn], [own, turn]], n=4)
+    server(model, system_prompt="Be brief.").answer([[turn], [own, turn]], n=4)
     sent = {tuple(message["content"] for message in body["messages"]) for body in model.bodies}
     assert sent == {("Be brief.", "What?"), ("Be exact.", "What?")}
     with pytest.raises(mbrace.UserError, match="messages: only for chats"):
-        server(model, chat=False).answer([[turn]])
+        server(model, kind="completions").answer([[turn]])
 
 
 def test_paid_draws_are_never_lost_and_decode_reads_them(model: Model, tmp_path: Path) -> None:

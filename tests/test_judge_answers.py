@@ -32,7 +32,7 @@ def test_kept_answers_are_not_asked_for_again(server: Server, tmp_path: Path) ->
     assert second.pairs(["a b"] * 5, [*REFERENCES, "b"]).tolist() == [*want, 1]
     assert len(server.bodies) == 5
     assert second.cost == mbrace.utility.Cost(requests=1, kept_answers=4, prompt_tokens=7, completion_tokens=2)
-    for options in ({"model": "other"}, {"temperature": 0.5}, {"system": "x"}, {"prompt": PROMPT + " "}):
+    for options in ({"model": "other"}, {"temperature": 0.5}, {"system_prompt": "x"}, {"prompt": PROMPT + " "}):
         judge = mbrace.Judge(
             **{"url": server.url, "model": "m", "prompt": PROMPT, "answers": first._file.path, **options}
         )  # type: ignore[arg-type, union-attr]

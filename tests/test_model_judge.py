@@ -39,7 +39,7 @@ def test_a_race_takes_the_servers_numbers(server: Server) -> None:
 
 def test_a_hypothesis_alone_is_asked_about_once(server: Server) -> None:
     server.reply = lambda body: chat(str(len(body["messages"][-1]["content"])))
-    judge = mbrace.Judge(server.url, "m", prompt="{hypothesis}", system="be strict", max_tokens=None)
+    judge = mbrace.Judge(server.url, "m", prompt="{hypothesis}", system_prompt="be strict", max_tokens=None)
     assert judge.pairs(["a b", "a b", "abcd"], ["x", "y", "z"]).tolist() == [3, 3, 4]
     assert len(server.bodies) == 2
     assert [message["role"] for message in server.bodies[0]["messages"]] == ["system", "user"]

@@ -131,10 +131,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_misbehaviour_is_survived_and_nothing_is_lost(mock: Mock) -> None:
     troubles = ["500", "429", "cut", "malformed", "empty", "503", "slow"]
     mock.plan = lambda number: troubles[number % 9] if number % 9 < 7 else None
-    server = mbrace.Server(mock.url, "m", prompt="{source}", per_request=4, timeout=0.5, retries=30)
+    server = mbrace.Server(mock.url, "m", prompt="{source}", samples_per_request=4, timeout=0.5, retries=30)
     draws = server.candidates(["eins", "zwei"], 12)
     mock.plan = lambda number: None
-    calm = mbrace.Server(mock.url, "m", prompt="{source}", per_request=4).candidates(["eins", "zwei"], 12)
+    calm = mbrace.Server(mock.url, "m", prompt="{source}", samples_per_request=4).candidates(["eins", "zwei"], 12)
     assert draws == calm
     assert [len(set(found.texts)) for found in draws] == [12, 12]
     assert all(text.startswith("zwei/") for text in draws[1].texts)
@@ -151,7 +151,7 @@ def test_retry_after_is_honoured_by_every_thread(mock: Mock, monkeypatch: pytest
         return "429" if number == 1 else None
 
     mock.plan = plan
-    mbrace.Server(mock.url, "m", prompt="{source}", per_request=1, concurrency=4).candidates(["eins"], 8)
+    mbrace.Server(mock.url, "m", prompt="{source}", samples_per_request=1, concurrency=4).candidates(["eins"], 8)
     assert mock.times == [0.0] * 4 + [0.3] * 5
 
 
@@ -160,7 +160,7 @@ def test_waits_double_between_tries(mock: Mock, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(client, "LONGEST_WAIT", 0.1)
     monkeypatch.setattr(client.random, "uniform", lambda low, high: (low + high) / 2)
     mock.plan = lambda number: "500" if number <= 5 else None
-    mbrace.Server(mock.url, "m", prompt="{source}", per_request=1).candidates(["eins"], 1)
+    mbrace.Server(mock.url, "m", prompt="{source}", samples_per_request=1).candidates(["eins"], 1)
     assert clock.waits == pytest.approx([0.015, 0.03, 0.06, 0.075, 0.075])  # half to all of 0.02, 0.04, 0.08, 0.1, 0.1
 
 
@@ -175,23 +175,25 @@ def test_no_more_requests_at_a_time_than_allowed(mock: Mock) -> None:
             too_many.set()
 
     mock.plan = plan
-    server = mbrace.Server(mock.url, "m", prompt="{source}", per_request=1, concurrency=3)
+    server = mbrace.Server(mock.url, "m", prompt="{source}", samples_per_request=1, concurrency=3)
     server.candidates(["eins"], 24)
     assert mock.most == 3
 
 
 def test_exactly_the_draws_of_a_step_are_requested(mock: Mock) -> None:
-    server = mbrace.Server(mock.url, "m", prompt="{source}", per_request=4)
+    server = mbrace.Server(mock.url, "m", prompt="{source}", samples_per_request=4)
     drawer = server.start([Record(["h"], id="x", source="eins")])
     parts = [drawer.draw([Want(0, first, count)])[0] for first, count in ((0, 3), (3, 7), (10, 14))]
     assert [len(part.texts) for part in parts] == [3, 7, 14]
     assert sorted(body["n"] for body in mock.bodies) == [2, 3, 3, 4, 4, 4, 4]
-    again = mbrace.Server(mock.url, "m", prompt="{source}", per_request=4).start([Record(["h"], id="x", source="eins")])
+    again = mbrace.Server(mock.url, "m", prompt="{source}", samples_per_request=4).start(
+        [Record(["h"], id="x", source="eins")]
+    )
     assert again.draw([Want(0, 3, 7)])[0] == parts[1]  # the same draws for the same step
 
 
 def test_only_open_races_ask_for_more(mock: Mock) -> None:
-    server = mbrace.Server(mock.url, "m", prompt="{source}", per_request=4)
+    server = mbrace.Server(mock.url, "m", prompt="{source}", samples_per_request=4)
     records = [Record(["one", "two"], id="open", source="a"), Record(["same", "same"], id="shut", source="b")]
     answers = list(mbrace.decode_corpus(records, sampler=server, schedule=[4, 8], prune=None))
     assert [answer.pseudo_references for answer in answers] == [8, 0]
@@ -210,11 +212,13 @@ def test_a_source_that_fails_makes_no_other_be_requested_again(mock: Mock, tmp_p
     assert len(asked) == len(set(asked)) > 4
 
 
-@pytest.mark.parametrize("chat", [True, False])
-def test_settings_and_prompt_reach_the_endpoint(mock: Mock, chat: bool) -> None:
+@pytest.mark.parametrize("kind", ["chat", "completions"])
+def test_settings_and_prompt_reach_the_endpoint(mock: Mock, kind: str) -> None:
+    chat = kind == "chat"
+    system = {"system_prompt": "be brief"} if chat else {}
     server = mbrace.Server(
-        mock.url + "/v1/", "m", prompt="En: {source}", chat=chat, system="be brief" if chat else None, temperature=0.7,
-        top_p=0.9, min_p=0.05, stop="\n", logprobs=True, api_key="k", per_request=2, options={"top_k": 5},
+        mock.url + "/v1/", "m", prompt="En: {source}", kind=kind, **system, temperature=0.7, top_p=0.9,
+        min_p=0.05, stop="\n", logprobs=True, api_key="k", samples_per_request=2, options={"top_k": 5},
     )  # fmt: skip
     draws = server.candidates(["ja"], 2)[0]
     body = mock.bodies[0]

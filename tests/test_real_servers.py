@@ -96,10 +96,10 @@ def test_temperature_0_is_refused(options: dict[str, Any]) -> None:
 
 
 @on(LLAMA)
-@pytest.mark.parametrize("chat", [True, False])
-def test_log_probabilities_come_in_the_form_that_the_server_has(real: Real, chat: bool) -> None:
-    made = server(real, chat=chat, logprobs=True, max_tokens=24)
-    (draws,) = made.candidates(["Name a fruit." if chat else "The capital of France is"], 8)
+@pytest.mark.parametrize("kind", ["chat", "completions"])
+def test_log_probabilities_come_in_the_form_that_the_server_has(real: Real, kind: str) -> None:
+    made = server(real, kind=kind, logprobs=True, max_tokens=24)
+    (draws,) = made.candidates(["Name a fruit." if kind == "chat" else "The capital of France is"], 8)
     assert draws.logprobs is not None
     assert len(draws.logprobs) == len(draws.texts) >= 1
     assert all(-200 < value < 0 for value in draws.logprobs)
@@ -119,7 +119,7 @@ def test_an_output_that_was_cut_or_is_empty_is_no_candidate(real: Real) -> None:
     assert draws.texts
     assert draws.unusable == made.cut > 0
     assert len(draws.texts) == 8 - made.cut
-    empty = server(real, chat=False, stop=[" "])
+    empty = server(real, kind="completions", stop=[" "])
     with pytest.raises(mbrace.UserError, match="none of 4 outputs is a whole answer"):
         empty.candidates(["The capital of France is"], 4)
     assert empty.blank == 4
@@ -138,7 +138,7 @@ def test_the_tokens_of_all_choices_are_counted(real: Real) -> None:
 @on(GEMMA)
 def test_a_base_model_translates_by_a_prompt_with_examples(real: Real) -> None:
     shots = "German: Guten Morgen.\nEnglish: Good morning.\nGerman: Wie spät ist es?\nEnglish: What time is it?\n"
-    made = server(real, chat=False, stop=["\n"], temperature=0.5, max_tokens=24)
+    made = server(real, kind="completions", stop=["\n"], temperature=0.5, max_tokens=24)
     answer = made.answer(f"{shots}German: Guten Abend.\nEnglish:", n=8)
     assert answer.text in ("Good evening.", "Good afternoon.")  # one line, and English: it is a small model
     assert answer.receipt.tokens_in > 20

@@ -53,7 +53,7 @@ def endpoint() -> Iterator[Served]:
     model = Model()
 
     def make(chat: bool) -> mbrace.Server:
-        return mbrace.Server(model.url, "m", chat=chat, retries=0, concurrency=64)
+        return mbrace.Server(model.url, "m", kind="chat" if chat else "completions", retries=0, concurrency=64)
 
     utilities = {"chrf++": mbrace.ChrF(), "exact": mbrace.ExactMatch(numbers=True)}
     engine = Engine(make, utilities, Answering(), open_requests=32)

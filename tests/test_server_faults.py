@@ -130,7 +130,11 @@ def test_all_of_5xx_are_tried_again(mock: Mock, status: str, monkeypatch: pytest
     monkeypatch.setattr(client, "FIRST_WAIT", 0.01)
     mock.plan = lambda number: status if number == 1 else None
     assert (
-        len(mbrace.Server(mock.url, "m", prompt="{source}", per_request=2, retries=1).candidates(["a"], 2)[0].texts)
+        len(
+            mbrace.Server(mock.url, "m", prompt="{source}", samples_per_request=2, retries=1)
+            .candidates(["a"], 2)[0]
+            .texts
+        )
         == 2
     )
 
@@ -141,7 +145,7 @@ def test_long_waits_are_capped_and_announced(
 ) -> None:
     clock = FakeClock(monkeypatch)
     mock.plan = lambda number: Reply(b"busy", 503, {"retry-after": asked}) if number == 1 else None
-    mbrace.Server(mock.url, "m", prompt="{source}", per_request=1, retries=3).candidates(["a"], 1)
+    mbrace.Server(mock.url, "m", prompt="{source}", samples_per_request=1, retries=3).candidates(["a"], 1)
     assert clock.waits == [300.0]
     (said,) = [record.getMessage() for record in caplog.records]
     assert f"{mock.url}/v1/chat/completions: status 503: busy; try 2 of 4 in 300 s; the server asks for" in said
@@ -149,7 +153,7 @@ def test_long_waits_are_capped_and_announced(
 
 def test_a_wait_is_ended_from_another_thread(mock: Mock) -> None:
     mock.plan = lambda number: Reply(b"busy", 503, {"retry-after": "200"})
-    server = mbrace.Server(mock.url, "m", prompt="{source}", per_request=1, concurrency=2)
+    server = mbrace.Server(mock.url, "m", prompt="{source}", samples_per_request=1, concurrency=2)
     threading.Timer(0.2, server.interrupt).start()
     started = time.monotonic()
     with pytest.raises(ServiceError, match="interrupted while waiting for an answer"):

@@ -16,6 +16,8 @@ from mbrace.errors import SettingError
 from mbrace.setting_fields import REMOVED, Settings, defaults_of, flag_of, options_table, settings_from, table_of
 from mbrace.settings import (
     PRESETS,
+    Connection,
+    ConnectionOptions,
     ModelSettings,
     Network,
     NetworkOptions,
@@ -26,7 +28,7 @@ from mbrace.settings import (
     with_preset,
 )
 
-CLASSES = (Race, Sampling, Network, ModelSettings)
+CLASSES = (Race, Sampling, Network, Connection, ModelSettings)
 
 
 def test_a_race_is_the_papers_by_default() -> None:
@@ -100,7 +102,8 @@ def test_keywords_or_an_object_and_not_both() -> None:
 
 
 def test_typed_keywords_are_the_fields() -> None:
-    for kind, options in ((Race, RaceOptions), (Sampling, SamplingOptions), (Network, NetworkOptions)):
+    kinds = (Race, RaceOptions), (Sampling, SamplingOptions), (Network, NetworkOptions), (Connection, ConnectionOptions)
+    for kind, options in kinds:
         typed = {name: hint.__forward_arg__ for name, hint in options.__annotations__.items()}
         assert typed == {each.name: each.type for each in fields(kind) if (kind, each.name) != (Network, "model")}
 

@@ -263,7 +263,9 @@ def vllm() -> Any:
 
 def test_epsilon_is_sent_once_the_server_has_shown_that_it_knows_it(vllm: VLLM) -> None:
     options = {"vllm_xargs": {"other": 1}, "skip_special_tokens": True}
-    server = mbrace.Server(vllm.url, "m", prompt="{source}", epsilon=0.03, per_request=2, top_p=0.9, options=options)
+    server = mbrace.Server(
+        vllm.url, "m", prompt="{source}", epsilon=0.03, samples_per_request=2, top_p=0.9, options=options
+    )
     draws = server.candidates(["eins", "zwei"], 4)
     assert [len(each.texts) for each in draws] == [4, 4]
     samples = vllm.bodies

@@ -58,7 +58,7 @@ def defaults_of(kind: type[Settings]) -> dict[str, Any]:
 
 def _of(kind: Any) -> tuple[dict[str, Setting], dict[str, Any]]:
     if kind not in _CACHE:
-        known = fields(kind)
+        known = sorted(fields(kind), key=lambda each: each.name not in kind.__annotations__)  # inherited ones last
         _CACHE[kind] = (
             {each.name: each.metadata["setting"] for each in known},
             {each.name: each.default for each in known},
@@ -214,7 +214,7 @@ def split(given: Mapping[str, Any], *kinds: type[Settings]) -> list[dict[str, An
 def nearest(name: str, known: Iterable[str], more: str = "", help: str = "") -> str:
     """The end of a message about an unknown name: the one that was probably meant, and `more` that is possible; else
     all of them, or the command that shows them."""
-    known = list(known)
+    known, name = list(known), name.lower()
     spellings = (name, name.replace("-", "_"), name.replace("_", "-"))
     near = next(filter(None, (difflib.get_close_matches(each, known, n=1, cutoff=0.65) for each in spellings)), None)
     if near is not None:
@@ -375,6 +375,11 @@ REMOVED_OF = {  # of one command, where others have an option of this name or ne
     ("train-metric", "quality"): "was removed: a random shortlist was better than its estimates; try `--qe cometkiwi`",
     ("train-metric", "cache"): "was removed: leave it out; the encoder's vectors are computed in each run",
     ("experiment", "qe"): f"{_STUDY}METHODS.md",
+    ("rerank", "metric_model"): f"give it as {Parameter('qe', 'PATH')}",
+    ("Server", "per_request"): f"is called {Parameter('samples_per_request')} now",
+    ("Server", "system"): f"is called {Parameter('system_prompt')} now",
+    ("Judge", "system"): f"is called {Parameter('system_prompt')} now",
+    ("Server", "chat"): f"is called kind now: {Parameter('kind', 'chat')} or {Parameter('kind', 'completions')}",
     ("generate", "alpha"): f"is called {Parameter('length_penalty')} now",
 }
 REMOVED_VALUES: dict[tuple[str, str], str] = {

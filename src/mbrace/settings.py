@@ -426,16 +426,36 @@ class NetworkOptions(TypedDict, total=False):
     batch_tokens: int | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Connection(Settings):
+    """How a server is asked: keywords of `Server`, `Judge` and `EmbeddingServer`, and flags of a model on a server."""
+
+    concurrency: int = setting(8, "requests to the server at the same time", int, least=1, metavar="N", described=False)
+    timeout: float = setting(
+        120.0, "seconds the server may take for an answer", float, least=0.001, metavar="S", described=False
+    )
+    retries: int = setting(
+        6, "how often a failed request is tried again", int, least=0, described=False, group="server"
+    )
+
+
+class ConnectionOptions(TypedDict, total=False):
+    """The fields of `Connection` as keywords."""
+
+    concurrency: int
+    timeout: float
+    retries: int
+
+
 _HERE = {"excludes": (("server", ..., "which does not get it"),)}
 _ENCODER = {"excludes": (("server", ..., "which does not get it"), ("prompt", ..., "which is for decoder-only models"))}
-_THERE = {"needs": ("server", ...)}
 _OPTION = {"needs": ("server", ...), "group": "server"}
 LOCAL = "local"  # the server that is llama.cpp in this process
 LOCAL_MODEL = "SmolLM2-135M-Instruct"  # its model
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelSettings(Settings):
+class ModelSettings(Connection):
     """A model that makes candidates or answers: here (a folder or a name) or, with `server`, one on a server that is
     compatible with OpenAI's; with server "local", SmolLM2 by llama.cpp in this process.
 
@@ -463,16 +483,9 @@ class ModelSettings(Settings):
         metavar="URL",
     )
     max_tokens: int = setting(512, "maximum tokens per sample", int, least=1, most=LARGEST, metavar="N")
-    concurrency: int = setting(
-        8, "requests to the server at the same time", int, least=1, metavar="N", described=False, **_THERE
-    )
-    timeout: float = setting(
-        120.0, "seconds the server may take for an answer", float, least=0, metavar="S", described=False, **_THERE
-    )
     kind: str = setting("chat", "which endpoint", str, choices=("chat", "completions"), **_OPTION)
     samples_per_request: int = setting(16, "samples per request", int, least=1, **_OPTION)
     system_prompt: str | None = setting(None, "system message", str, excludes=(("kind", "completions", ""),), **_OPTION)
-    retries: int = setting(6, "how often a failed request is tried again", int, least=0, described=False, **_OPTION)
     beam_search: bool = setting(False, "hypotheses by beam search, on vLLM only", bool, **_OPTION)
 
     def __post_init__(self) -> None:
@@ -488,6 +501,10 @@ class ModelSettings(Settings):
                 example = "such as 'Translate into English, the translation only: {source}'"
                 raise SettingError("server", ..., f"needs {Parameter('prompt')}, with {{source}} in it, {example}")
             return
+        for name, known in table_of(Connection).items():
+            if name in self.chosen():
+                reason = f"only valid with {Parameter('server')}"
+                raise SettingError(name, getattr(self, name), reason, group=known.group)
         if self.prompt is None and self.stop is not None:
             raise SettingError("stop", ..., f"only valid with {Parameter('prompt')} or {Parameter('server')}")
         for name in ("prompt", "source_language", "target_language", "source_prefix"):

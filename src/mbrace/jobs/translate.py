@@ -15,8 +15,8 @@ from mbrace.jobs.decode import AnyUtility, DecodeJob, DecodeWorker
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, RunOptions, Summary, items_of, run_job
 from mbrace.models.hypotheses import HypothesisMaker, LiveSampler, live_candidates
 from mbrace.records import Location, Record, record_from
-from mbrace.setting_fields import settings_from, split, stable_name
-from mbrace.settings import LOCAL, ModelSettings, Race, Sampling, TranslateOptions
+from mbrace.setting_fields import settings_from, split, stable_name, table_of
+from mbrace.settings import LOCAL, Connection, ModelSettings, Race, Sampling, TranslateOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mbrace.models.hypotheses import CandidateModel
     from mbrace.servers.server import Server
 
+OF_SERVER = ("prompt", "kind", "system_prompt", "stop", "beam_search", "max_tokens", "samples_per_request")
 AnyModel: TypeAlias = "ModelSettings | CandidateModel | Server | str"
 
 
@@ -203,28 +204,11 @@ def load_model(
         from mbrace.servers.local import local_server
         from mbrace.servers.server import Server
 
-        return Server(
-            local_server(threads=threads) if model.server == LOCAL else model.server,
-            model.model,
-            prompt=model.prompt or "",
-            chat=model.kind == "chat",
-            system=model.system_prompt,
-            stop=model.stop,
-            temperature=candidates.temperature,
-            top_k=candidates.top_k,
-            top_p=candidates.top_p,
-            min_p=candidates.min_p,
-            epsilon=candidates.epsilon or None,
-            beam_search=model.beam_search,
-            length_penalty=candidates.length_penalty,
-            max_tokens=model.max_tokens,
-            seed=seed,
-            per_request=model.samples_per_request,
-            concurrency=model.concurrency,
-            retries=model.retries,
-            timeout=model.timeout,
-            **of_server,
-        )
+        url = local_server(threads=threads) if model.server == LOCAL else model.server
+        given = {name: getattr(model, name) for name in (*OF_SERVER, *table_of(Connection))}
+        given |= {name: getattr(candidates, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+        given |= {"epsilon": candidates.epsilon or None, "length_penalty": candidates.length_penalty}
+        return Server(url, model.model, seed=seed, **given, **of_server)
     require("torch", extra="models")
     if threads:
         from mbrace.neural.device import limit_threads

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,7 +19,12 @@ from mbrace.servers.answer_file import AnswerFile, key_of
 from mbrace.servers.chat import cost_of
 from mbrace.servers.failures import UselessError
 from mbrace.servers.http import Client
+from mbrace.setting_fields import known_settings
+from mbrace.settings import Connection, ConnectionOptions
 from mbrace.utility import Cost
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class EmbeddingServer(NeuralUtility):
@@ -27,8 +32,8 @@ class EmbeddingServer(NeuralUtility):
     vector of a blank text, which servers refuse, is all zeros.
 
     `url` is the server's, with or without /v1; `model` is the model's name there. `answers` is a file that keeps
-    embeddings, so that none is asked for twice. `concurrency`, `retries`, `timeout` and `api_key` are those of
-    `Server`; `options` (`dimensions`, ...) go into every request unchanged.
+    embeddings, so that none is asked for twice. `options` (`dimensions`, ...) go into every request unchanged. Other
+    keywords are those of `Server`.
     """
 
     needs_source = False
@@ -41,16 +46,13 @@ class EmbeddingServer(NeuralUtility):
         *,
         per_request: int = 64,
         answers: str | Path | None = None,
-        concurrency: int = 8,
-        retries: int = 6,
-        timeout: float = 120.0,
         api_key: str | None = None,
         options: Mapping[str, Any] | None = None,
+        **connection: Unpack[ConnectionOptions],
     ) -> None:
+        known_settings(Connection, connection, EmbeddingServer)
         check_whole("per_request", per_request, least=1)
-        self._client = Client(
-            url, "/embeddings", api_key=api_key, concurrency=concurrency, retries=retries, timeout=timeout
-        )
+        self._client = Client(url, "/embeddings", Connection(**connection), api_key=api_key)
         self._body = {"model": model, "encoding_format": "float", **(options or {})}
         self._per_request, self._units = per_request, 0  # units are not known before the first answer
         self._file = None if answers is None else AnswerFile(answers)

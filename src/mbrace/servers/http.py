@@ -23,8 +23,9 @@ from contextlib import nullcontext, suppress
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
-from mbrace.errors import ServiceError, UserError, check_whole, require
+from mbrace.errors import ServiceError, UserError, require
 from mbrace.servers.failures import Failure, RequestError, StatusError, UselessError, message_of, retry_after, status_in
+from mbrace.settings import Connection
 
 Answer = TypeVar("Answer")
 FIRST_WAIT = 0.5  # seconds before the second try; doubled for each further try
@@ -46,16 +47,11 @@ class Client:
     """Posts to one endpoint of a server, at most `concurrency` requests at a time, with retries.
 
     `url` is the server's, with or without /v1 or the endpoint at its end; `api_key` is by default that in
-    OPENAI_API_KEY. A try takes at most `timeout` seconds from its first byte to its last.
+    OPENAI_API_KEY. A try takes at most `timeout` seconds from its first byte to its last. `connection` has these
+    numbers.
     """
 
-    def __init__(
-        self, url: str, endpoint: str, *, api_key: str | None, concurrency: int, retries: int, timeout: float
-    ) -> None:
-        check_whole("concurrency", concurrency, least=1)
-        check_whole("retries", retries, least=0)
-        if not 0 < timeout < math.inf:
-            raise UserError(f"timeout {timeout}: must be more than 0, and finite")
+    def __init__(self, url: str, endpoint: str, connection: Connection, *, api_key: str | None) -> None:
         self._httpx = require("httpx", extra="serve")
         api_key = os.environ.get("OPENAI_API_KEY") if api_key is None else api_key
         self.url = hide_credentials(url)  # as messages show it
@@ -69,7 +65,7 @@ class Client:
             message = f"{self.url}: not a URL of a server; give one such as http://localhost:8000/v1"
             raise UserError(message) from None
         self.url, self._endpoint = hide_credentials(address), f"/v1{endpoint}"
-        self._retries, self._timeout, self._concurrency = retries, timeout, concurrency
+        self._retries, self._timeout, self._concurrency = connection.retries, connection.timeout, connection.concurrency
         self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,12 @@ from mbrace.servers.answer_file import AnswerFile, key_of
 from mbrace.servers.chat import Choice, chat_messages, choices_of, cost_of
 from mbrace.servers.failures import RequestError
 from mbrace.servers.http import Client
+from mbrace.setting_fields import known_settings
+from mbrace.settings import Connection, ConnectionOptions
 from mbrace.utility import Ask, Cost, Pairwise, Scorer, Sentence
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 PROMPT = (
     "Score the translation below from 0 to 100 for how well it says what the reference says, where 0 is no meaning "
@@ -54,8 +59,7 @@ class Judge:
     which of hypothesis and reference is better, asked in both orders: 1, 0, or 0.5 where it contradicts itself.
 
     `answers` is a file that keeps answers by request. `budget` is the most requests; the run then ends, and can be
-    resumed. `concurrency`, `retries`, `timeout` and `api_key` are those of `Server`; `options` go into every request
-    unchanged.
+    resumed. `options` go into every request unchanged; the other keywords are those of `Server`.
     """
 
     schedule = doubling(8, 256)
@@ -66,7 +70,7 @@ class Judge:
         model: str,
         *,
         prompt: str | None = None,
-        system: str | None = None,
+        system_prompt: str | None = None,
         lowest: float = 0.0,
         highest: float = 100.0,
         pattern: str | None = None,
@@ -79,12 +83,11 @@ class Judge:
         answers: str | Path | None = None,
         temperature: float | None = 0.0,
         max_tokens: int | None = 16,
-        concurrency: int = 8,
-        retries: int = 6,
-        timeout: float = 120.0,
         api_key: str | None = None,
         options: Mapping[str, Any] | None = None,
+        **connection: Unpack[ConnectionOptions],
     ) -> None:
+        known_settings(Connection, connection, Judge)
         prompt = (COMPARE if compare else PROMPT) if prompt is None else prompt
         _check_prompt(prompt)
         if compare and "{reference}" not in prompt:
@@ -97,7 +100,7 @@ class Judge:
         if not -math.inf < lowest < highest < math.inf:
             raise UserError(f"lowest {lowest}, highest {highest}: must be finite, the first below the second")
         check_whole("attempts", attempts, least=1)
-        self._model, self._prompt, self._system = model, prompt, system
+        self._model, self._prompt, self._system = model, prompt, system_prompt
         self._lowest, self._highest, self._attempts = lowest, highest, attempts
         self._pattern = None if pattern is None else _compile(pattern)
         self._compare, self._expected, self._structured = compare, expected, structured
@@ -108,14 +111,12 @@ class Judge:
         if expected:
             given |= {"logprobs": True, "top_logprobs": 20}
         self._options = {name: value for name, value in given.items() if value is not None} | dict(options or {})
-        self._client = Client(
-            url, "/chat/completions", api_key=api_key, concurrency=concurrency, retries=retries, timeout=timeout
-        )
+        self._client = Client(url, "/chat/completions", Connection(**connection), api_key=api_key)
         self._file = None if answers is None else AnswerFile(answers)
         self._scores: dict[bytes, float] = {}
         self.cost = Cost()  # the requests so far, and how many answers were kept from before
         self.needs_source = "{source}" in prompt
-        digest = hashlib.sha256(f"{system or ''}\0{prompt}".encode()).hexdigest()[:8]
+        digest = hashlib.sha256(f"{system_prompt or ''}\0{prompt}".encode()).hexdigest()[:8]
         kind = "|compare" if compare else "|expected" if expected else ""
         self.name = f"judge|{model}|prompt:{digest}|from:{lowest:g}|to:{highest:g}{kind}"
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mbrace.answers import Answer, Answering, Message, Prompt, answer_all, answers, prompt_of
-from mbrace.errors import ServiceError, SettingError, UserError, check_whole
+from mbrace.errors import ServiceError, SettingError, UserError
 from mbrace.race import Watch
 from mbrace.records import Record, key
 from mbrace.sampler import Draws, Receipt, Want, ids_of, source_of
@@ -26,8 +26,12 @@ from mbrace.servers.chat import Choice, chat_messages, choices_of, cost_of
 from mbrace.servers.draws import Budget, Ongoing, ServerDrawer
 from mbrace.servers.failures import RequestError, StatusError
 from mbrace.servers.http import Client
-from mbrace.settings import Sampling
+from mbrace.setting_fields import known_settings
+from mbrace.settings import Connection, ConnectionOptions, ModelSettings, Sampling
 from mbrace.utility import Cost, PairFunction, Utility
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 MOST_RACES = 1024  # of `answer_async` at the same time; each waits on a thread
 
@@ -36,10 +40,10 @@ class Server:
     """A server that makes candidates: `candidates(sources, n)`, or as the `sampler` of `decode_corpus`.
 
     `url` is the server's, with or without /v1; `model` is the model's name there. `prompt` has `{source}` where the
-    source goes; it is the user's message of a chat, or with `chat=False` the text to complete. `logprobs` asks for
-    log-probabilities and gives them to the race, which then weights draws by the model. `timeout` is in seconds per
-    answer; a failed request is tried `retries` more times. `per_request` is the most choices per request; a server
-    that gives fewer is asked more often. `options` go into every request unchanged.
+    source goes; it is the user's message of a chat, or with `kind="completions"` the text to complete. `logprobs` asks
+    for log-probabilities and gives them to the race, which then weights draws by the model. A server that gives fewer
+    than `samples_per_request` choices is asked more often. `options` go into every request unchanged. The other
+    keywords are settings (docs/options.md), those of `mbrace.settings.Connection` included.
 
     Before the first sample, a few short requests find out what the server does (`abilities`). One that does not sample,
     or on which an option has no effect, is refused. `epsilon` needs vLLM with mbrace installed next to it, or
@@ -59,46 +63,46 @@ class Server:
         model: str,
         *,
         prompt: str | None = None,
-        chat: bool = True,
-        system: str | None = None,
+        kind: str = ModelSettings.kind,
+        system_prompt: str | None = None,
         stop: str | Sequence[str] | None = None,
-        temperature: float = 1.0,
+        temperature: float = Sampling.temperature,
         top_k: int | None = None,
         top_p: float | None = None,
         min_p: float | None = None,
         epsilon: float | None = None,
         beam_search: bool = False,
-        length_penalty: float = 1.0,
-        max_tokens: int = 512,
+        length_penalty: float = Sampling.length_penalty,
+        max_tokens: int = ModelSettings.max_tokens,
         logprobs: bool = False,
         seed: int = 0,
-        per_request: int = 16,
-        concurrency: int = 8,
-        retries: int = 6,
-        timeout: float = 120.0,
+        samples_per_request: int = ModelSettings.samples_per_request,
         api_key: str | None = None,
         options: Mapping[str, Any] | None = None,
         save_draws: str | Path | None = None,
         max_cost_tokens: int | None = None,
+        **connection: Unpack[ConnectionOptions],
     ) -> None:
+        known_settings(Connection, connection, Server)
         if prompt is not None and "{source}" not in prompt:
             raise UserError("prompt: has no {source}; put it where the source goes")
-        check_whole("per_request", per_request, least=1)
-        check_whole("max_tokens", max_tokens, least=1)
+        self._settings = ModelSettings(
+            server=url, model=model, prompt=prompt or "{source}", kind=kind, system_prompt=system_prompt,
+            beam_search=beam_search, max_tokens=max_tokens, samples_per_request=samples_per_request, **connection,
+        )  # fmt: skip
         # refuses their values
         Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, epsilon=epsilon)
-        self._model, self._prompt, self._chat, self._system = model, prompt, chat, system
-        self._seed, self._per_request, self._epsilon, self.logprobs = seed, per_request, epsilon, logprobs
+        self._prompt, self._chat = prompt, kind == "chat"
+        self._seed, self._epsilon, self.logprobs = seed, epsilon, logprobs
         given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "stop": stop}
         self._options = {name: value for name, value in given.items() if value is not None} | dict(options or {})
         if self._options.get("temperature") == 0 and not beam_search:
             raise SettingError(
                 "temperature", 0, "all samples would be the same text, which agrees with itself; give more, such as 0.7"
             )
-        self._max_tokens = max_tokens
-        self._beam_search, self._length_penalty = beam_search, length_penalty
-        endpoint = "/chat/completions" if chat else "/completions"
-        self._client = Client(url, endpoint, api_key=api_key, concurrency=concurrency, retries=retries, timeout=timeout)
+        self._length_penalty = length_penalty
+        endpoint = "/chat/completions" if self._chat else "/completions"
+        self._client = Client(url, endpoint, self._settings, api_key=api_key)
         self._file = None if save_draws is None else AnswerFile(save_draws)
         self._threads = ThreadPoolExecutor(MOST_RACES, thread_name_prefix="mbrace-answer")  # begun as needed
         self._probing = threading.Lock()
@@ -125,8 +129,10 @@ class Server:
         return probe.result()
 
     async def _ask_abilities(self) -> Abilities:
-        options = {"chat": self._chat, "logprobs": self.logprobs, "epsilon": self._epsilon, "most": self._per_request}
-        probe = Probe(self._client, self._with_text, self._options, **options)  # type: ignore[arg-type]
+        probe = Probe(
+            self._client, self._with_text, self._options, chat=self._chat, logprobs=self.logprobs,
+            epsilon=self._epsilon, most=self._settings.samples_per_request,
+        )  # fmt: skip
         try:
             self._abilities = await probe.run()
             return self._abilities
@@ -163,7 +169,7 @@ class Server:
     def hypotheses(self, sources: Sequence[str], n: int, *, ids: Sequence[str | int] | None = None) -> Iterator[Draws]:
         """`n` hypotheses per source, as `stream` yields draws: by beam search if the server was made to, otherwise
         samples of a random stream of their own."""
-        if not self._beam_search:
+        if not self._settings.beam_search:
             yield from self.stream(sources, n, ids=ids, stream="hypothesis")
             return
         for future in [self._client.start(self._beams(source, n)) for source in sources]:
@@ -255,7 +261,7 @@ class Server:
         """The draws that are whole answers, in as few requests as the server allows, at the same time."""
         if not (record.source or "").strip():  # a blank source has blank outputs
             return Draws([""] * count, [0.0] * count if self.logprobs else None, receipt=Receipt())
-        started, size = time.monotonic(), min(self._per_request, abilities.choices)
+        started, size = time.monotonic(), min(self._settings.samples_per_request, abilities.choices)
 
         def check() -> None:
             """Begin no request once another one of these draws has failed."""
@@ -379,7 +385,7 @@ class Server:
                 raise
             fields = self._options if self._abilities is None else self._abilities.fields
             seed = {"seed": 0} if "seed" in body else {}
-            plain = self._with_text("a") | dict(fields) | seed | {"n": 1, "max_tokens": self._max_tokens}
+            plain = self._with_text("a") | dict(fields) | seed | {"n": 1, "max_tokens": self._settings.max_tokens}
             if await self._client.ask_once(plain, read) is not None:
                 raise
             raise StatusError(str(error), error.status) from error
@@ -388,24 +394,25 @@ class Server:
 
     def body_of(self, record: Record) -> dict[str, Any]:
         """The body of a request for a record: its messages if it has some, else the prompt with its source."""
-        messages = getattr(record, "messages", None)
+        messages, limit = getattr(record, "messages", None), {"max_tokens": self._settings.max_tokens}
         if messages is not None:
             if not self._chat:
                 raise UserError("messages: only for chats; give a prompt, the text to complete")
-            has_system = self._system is None or messages[0]["role"] in ("system", "developer")
-            turns = [*messages] if has_system else [{"role": "system", "content": self._system}, *messages]
-            return {"model": self._model, "messages": turns, "max_tokens": self._max_tokens}
+            system = self._settings.system_prompt
+            has_system = system is None or messages[0]["role"] in ("system", "developer")
+            turns = [*messages] if has_system else [{"role": "system", "content": system}, *messages]
+            return {"model": self._settings.model, "messages": turns} | limit
         prompt = "{source}" if self._prompt is None and isinstance(record, Prompt) else self._prompt
         if prompt is None:
             raise UserError(
                 f"{self.url}: needs a prompt with {{source}} in it, such as 'Translate into English: {{source}}'"
             )
-        return self._with_text(prompt.replace("{source}", record.source or "")) | {"max_tokens": self._max_tokens}
+        return self._with_text(prompt.replace("{source}", record.source or "")) | limit
 
     def _with_text(self, text: str) -> dict[str, Any]:
         if not self._chat:
-            return {"model": self._model, "prompt": text}
-        return {"model": self._model, "messages": chat_messages(text, self._system)}
+            return {"model": self._settings.model, "prompt": text}
+        return {"model": self._settings.model, "messages": chat_messages(text, self._settings.system_prompt)}
 
 
 def _saved(record: Record, stream: str, first: int, choices: Sequence[Choice], cost: Cost) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from zlib import crc32
 
 from mbrace.errors import UTILITY, Parameter, SettingError, UserError, require
-from mbrace.setting_fields import nearest, typed
-from mbrace.settings import NetworkOptions
+from mbrace.setting_fields import nearest, table_of, typed
+from mbrace.settings import Connection, NetworkOptions
 from mbrace.utilities.mixture import Mixture, is_mixture, parts_of
 from mbrace.utility import Pairwise, QualityUtility, Utility, limit_helpers
 
@@ -79,7 +79,7 @@ FORMS = "module:function, file.py:function, or a mixture such as chrf++:0.5+bleu
 # Options of utilities that ask a server: some cannot be given as text (a key comes from the environment), and some
 # change no score, so that a run can be resumed with other values.
 NOT_TEXT = ("api_key", "options")
-NOT_SCORED = ("url", "answers", "concurrency", "retries", "timeout", "per_request")
+NOT_SCORED = ("url", "answers", "budget", "per_request", *table_of(Connection))
 MIXTURE_OPTIONS = ("scale",)
 MODEL = Parameter("model", group="network")
 WHAT_IS_NEEDED = {
@@ -235,9 +235,12 @@ def _class_of(named: NamedUtility) -> type:
 
 def _hints(kind: type) -> dict[str, Any]:
     function: Any = kind.__init__  # type: ignore[misc]
-    own = {name: hint for name, hint in function.__annotations__.items() if not str(hint).startswith("Unpack[")}
-    network = typing.get_type_hints(NetworkOptions) if len(own) < len(function.__annotations__) else {}
-    return typing.get_type_hints(types.SimpleNamespace(__annotations__=own), function.__globals__) | network
+    own = dict(function.__annotations__)
+    unpacked = [own.pop(name) for name, hint in dict(own).items() if str(hint).startswith("Unpack[")]
+    hints = typing.get_type_hints(types.SimpleNamespace(__annotations__=own), function.__globals__)
+    for hint in unpacked:  # the fields of a class of settings
+        hints |= typing.get_type_hints(function.__globals__[hint[len("Unpack[") : -1]])
+    return hints
 
 
 def _converted(name: str, options: Mapping[str, str]) -> dict[str, Any]:
