@@ -20,7 +20,7 @@ import mbrace
 from mbrace._native import Resamples, covering_order
 from mbrace.records import generator, key
 
-STARTERS, MOST_NEWCOMERS = 24, 16  # with a forecast
+STARTERS, MOST_ADMITTED = 24, 16  # with a forecast
 
 
 class NaiveRace:
@@ -68,7 +68,7 @@ class NaiveRace:
             needs_draws = len(alive) > (enough if self.steps else 1) or (self.pool and not self.steps)
             size = next(sizes, used)
             count = max(0, size - used) if needs_draws and not exhausted else 0
-            if not count and not self.called:
+            if not count and not self.pending:
                 break
             before, used = used, min(used + count, len(self.draws))
             exhausted |= used - before < count
@@ -77,7 +77,7 @@ class NaiveRace:
             drawn, old = self.draws[:used], set(self.draws[:before])
             columns = list(dict.fromkeys(drawn))
             new = [text for text in columns if text not in old]
-            entering, self.called = new if self.pool else self.called, []  # in a pool each draw is a hypothesis too
+            entering, self.pending = new if self.pool else self.pending, []  # in a pool each draw is a hypothesis too
             calls = len(alive) * (used - before) + len(entering) * used
             pairs = len(alive) * len(new) + len(entering) * len(columns)
             alive = alive + entering
@@ -99,7 +99,7 @@ class NaiveRace:
     def starters(self) -> list[str]:
         """Who races from the start: all, or with a forecast some that say much about the others."""
         distinct = list(dict.fromkeys(self.hypotheses))
-        self.called, self.raced, self.known = list[str](), set[str](), dict[str, float]()
+        self.pending, self.raced, self.known = list[str](), set[str](), dict[str, float]()
         self.least, count = self.options.get("forecast", 0), max(STARTERS, self.nbest)
         self.forecast = NaiveForecast(distinct) if self.least and len(distinct) > count else None
         return distinct if self.forecast is None else [distinct[row] for row in self.forecast.start(count)]
@@ -115,9 +115,9 @@ class NaiveRace:
         self.known = {text: now[text] if text in now else self.known[text] + moved for text in entered}
         rival = sorted(now.values())[-min(self.nbest, len(now))]
         if len(set(self.known.values())) > 1:
-            chosen = self.forecast.next(list(self.known.values()), rival, self.least, MOST_NEWCOMERS)
+            chosen = self.forecast.next(list(self.known.values()), rival, self.least, MOST_ADMITTED)
             distinct = list(dict.fromkeys(self.hypotheses))
-            self.called = [distinct[row] for row in chosen]
+            self.pending = [distinct[row] for row in chosen]
 
     def weights(self, drawn: Sequence[str], columns: Sequence[str]) -> list[Fraction]:
         """Of each distinct draw: its count, or its share by the average log-probability of its copies."""

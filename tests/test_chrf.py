@@ -135,7 +135,7 @@ def test_hypotheses_that_come_later_have_the_scores_of_those_who_were_there(lowe
 
     check((list(range(8)), [0, 1, 2]))
     raced += hypotheses[8:12]
-    check(([0, 3, 7], [3, 4, 5, 6]), ([8, 9, 10, 11], list(range(7))))  # those alive, and newcomers against all
+    check(([0, 3, 7], [3, 4, 5, 6]), ([8, 9, 10, 11], list(range(7))))  # those alive, and those admitted against all
     raced += hypotheses[12:30]
     check(([0, 9], [7, 8]), (list(range(12, 30)), list(range(9))))
     check(([0, 9, 29], [1, 8, 0, 25, 12]))  # in any order

@@ -33,7 +33,7 @@ def test_a_race_that_can_be_worked_out_by_hand(tmp_path: Path, capsys: pytest.Ca
     assert shown[at + 1].split() == ["1.000", "0.75", "[0]", "a"]
     assert shown[at + 2] == "  dropped 1: equal or beat the leader in at most 1 - alpha = 0.01 of resamples"
     assert shown[at + 3].split() == ["0.000", "0", "[2]", "c"]  # c is right only where no resample has an a
-    assert shown[at + 4] == "  1 more stays:"
+    assert shown[at + 4] == "  1 other kept:"
     share, utility, index, text = shown[at + 5].split()
     assert (utility, index, text) == ("0.25", "[1]", "b")
     # b equals or beats a where at least 8 of 16 draws, each b with a chance of 1/4, are b
@@ -107,6 +107,6 @@ def test_it_fits_80_columns_and_sends_no_control_characters(tmp_path: Path, caps
 def test_no_race_is_needed_for_one_hypothesis(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "in.jsonl").write_bytes(lines([{"hypotheses": ["a", "a"], "pseudo_references": ["b"]}]))
     shown = explain(capsys, tmp_path / "in.jsonl", "1")
-    assert shown[0] == "record 1: 2 hypotheses (1 different), 1 pseudo-reference"
+    assert shown[0] == "record 1: 2 hypotheses (1 distinct), 1 pseudo-reference"
     assert "no race: only one hypothesis could win" in shown
     assert shown[-3:] == ["  [0]", "    a", "  0 utility calls; standard MBR: 1"]

@@ -74,7 +74,7 @@ def test_too_many_hypotheses_are_named_by_file_and_line_and_set_aside(
     large = {"id": "large", "hypotheses": many, "pseudo_references": references}
     largest = {"id": "largest", "hypotheses": many[:-1] + many[:9], "pseudo_references": references}
     source.write_bytes(lines([rows[0], large, largest, rows[1]]))
-    message = "hypotheses: 1025 different ones; forecast works with up to 1024: give fewer, or --forecast 0"
+    message = "hypotheses: 1025 distinct ones; forecast works with at most 1024: give fewer, or --forecast 0"
     assert decode(source, "-o", out, *OPTIONS) == 2
     assert f"in.jsonl:2: {message}" in capsys.readouterr().err
     assert decode(source, "-o", out, "--force", *OPTIONS, "--on-error", "skip") == 0
@@ -113,7 +113,7 @@ def test_saved_utilities_have_a_row_for_each_hypothesis_that_raced_and_replay_th
 ROW = re.compile(r"^    ([\d.]*) +(\S+) +\[(\d+)\] (.*)$")
 
 
-def test_explain_says_who_begins_who_is_let_in_and_how_many_never_raced(
+def test_explain_says_which_start_which_are_admitted_and_how_many_never_raced(
     source: Path, rows: list[Row], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert decode(source, "-o", tmp_path / "out.jsonl", *OPTIONS) == 0
@@ -123,15 +123,15 @@ def test_explain_says_who_begins_who_is_let_in_and_how_many_never_raced(
         shown = capsys.readouterr().out.splitlines()
         assert max(map(len, shown)) <= 80
         distinct = len(set(row["hypotheses"]))
-        begins = [line for line in shown if " begin; " in line]
+        begins = [line for line in shown if " start; " in line]
         if distinct <= STARTERS:
             assert begins == []
-            assert not any(line.startswith("  let in ") for line in shown)
+            assert not any(line.startswith("  admitted ") for line in shown)
             continue
-        assert begins == [f"24 of {distinct} hypotheses begin; others enter if a forecast says they may win"]
+        assert begins == [f"24 of {distinct} hypotheses start; others enter once a forecast says they may win"]
         steps = [index for index, line in enumerate(shown) if line.startswith("step ")]
         parts = [shown[start:end] for start, end in zip(steps, [*steps[1:], shown.index("answer:")], strict=True)]
-        let_in = [sum(int(line.split()[2].rstrip(":")) for line in part if line.startswith("  let in "))
+        let_in = [sum(int(line.split()[1]) for line in part if line.startswith("  admitted "))
                   for part in parts]  # fmt: skip
         racing = [int(re.findall(r", ([\d,]+) hypothes", part[0])[0]) for part in parts]
         assert racing[0] == STARTERS
@@ -141,14 +141,14 @@ def test_explain_says_who_begins_who_is_let_in_and_how_many_never_raced(
         left = distinct - STARTERS - sum(let_in)
         assert shown[-1] == f"  {left} hypotheses never raced"
         assert shown[-2] == f"  {answer['utility_calls']:,} utility calls; standard MBR: {distinct * 64:,}"
-        seen: set[str] = set()  # newcomers are new: nobody shown in an earlier step
+        seen: set[str] = set()  # those admitted are new: none was shown in an earlier step
         for part in parts:
-            first = next((n for n, line in enumerate(part) if line.startswith("  let in ")), None)
-            newcomers = [] if first is None else [
+            first = next((n for n, line in enumerate(part) if line.startswith("  admitted ")), None)
+            admitted = [] if first is None else [
                 found[3] for line in itertools.takewhile(lambda text: text.startswith("    "), part[first + 1 :])
                 if (found := ROW.match(line))
             ]  # fmt: skip
-            assert not seen & set(newcomers)
+            assert not seen & set(admitted)
             seen |= {found[3] for line in part if (found := ROW.match(line))}
 
 

@@ -1,9 +1,9 @@
-"""Hypotheses that wait outside a race until a forecast says that they may win.
+"""Forecast-based admission: hypotheses enter a race late, once a forecast says that they may win.
 
-A race begins with a few hypotheses that say much about the others. After each time step the expected utilities of the
-others are forecast from those that raced: hypotheses that share n-grams of characters tend to share their utility (a
-Gaussian process, in native code). Those whose expected improvement on the leader is large enough are let in. The others
-are never scored, and never encoded.
+A race starts with a few hypotheses that predict the others well. After each time step the expected utilities of the
+others are forecast from those that raced: hypotheses that share character n-grams tend to share their utility (a
+Gaussian process, in native code). Those whose expected improvement on the leader is large enough are admitted. The
+rest are never scored and never encoded.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from mbrace.errors import Parameter
 from mbrace.records import Record
 
 STARTERS = 24  # hypotheses that race from the start
-MOST_NEWCOMERS = 16  # that are let in after a time step
+MOST_ADMITTED = 16  # per time step
 MOST = 1024  # hypotheses of a record: how alike they are is a table of all pairs
 
 
-class Outsiders:
-    """The hypotheses of one race that are not in it yet. One is let in when its expected improvement on the leader is
-    more than `least` standard deviations between the hypotheses that raced."""
+class Waiting:
+    """The hypotheses of one race that have not entered it. One is admitted when its expected improvement on the leader
+    exceeds `least` standard deviations of the hypotheses that raced."""
 
     def __init__(
         self, hypotheses: Sequence[str], least: float, forecast: Forecast, starters: NDArray[np.int64]
     ) -> None:
         self.hypotheses, self.least, self.forecast = hypotheses, least, forecast
         self.starters = [hypotheses[index] for index in starters.tolist()]
-        self.called: list[str] = []  # those to be let in next
+        self.pending: list[str] = []  # admitted in the next time step
         # Expected utilities of all that raced, in the order in which they entered, times 2^-exponent: squares of
         # numbers around 1 are neither too large nor too small for a double, and a power of two rounds nothing.
         self.means, self._exponent = np.empty(0), -1074
@@ -55,44 +55,44 @@ class Outsiders:
 
 
 class View(NamedTuple):
-    """What the outsiders of a race see of it: who is alive, and their expected utilities."""
+    """A race after a time step: the hypotheses alive, and their expected utilities."""
 
-    outsiders: Outsiders
+    waiting: Waiting
     alive: NDArray[np.int64]
     means: NDArray[np.float64]
 
 
 def update_forecasts(views: Sequence[View], nbest: int, threads: int) -> None:
-    """Learn from a time step of several races, and call the hypotheses that may win."""
-    rivals = [view.outsiders.learn(view.alive, view.means, nbest) for view in views]
-    each = [view.outsiders for view in views]
+    """Learn from a time step of several races, and admit the hypotheses that may win."""
+    rivals = [view.waiting.learn(view.alive, view.means, nbest) for view in views]
+    each = [view.waiting for view in views]
     chosen = next_window(
-        [outsiders.forecast for outsiders in each],
-        [outsiders.means for outsiders in each],
+        [waiting.forecast for waiting in each],
+        [waiting.means for waiting in each],
         np.array(rivals),
-        np.array([outsiders.least for outsiders in each]),
-        MOST_NEWCOMERS,
+        np.array([waiting.least for waiting in each]),
+        MOST_ADMITTED,
         threads=threads,
     )
-    for outsiders, indexes in zip(each, chosen, strict=True):
-        outsiders.called = [outsiders.hypotheses[index] for index in indexes.tolist()]
+    for waiting, indexes in zip(each, chosen, strict=True):
+        waiting.pending = [waiting.hypotheses[index] for index in indexes.tolist()]
 
 
-def outsiders_of(records: Sequence[Record], least: float, nbest: int, threads: int) -> list[Outsiders | None]:
-    """The hypotheses of each record that wait outside; None where there are few."""
-    found: list[Outsiders | None] = [None] * len(records)
+def waiting_of(records: Sequence[Record], least: float, nbest: int, threads: int) -> list[Waiting | None]:
+    """The hypotheses of each record that do not race from the start; None where there are few."""
+    found: list[Waiting | None] = [None] * len(records)
     starters = max(STARTERS, nbest)  # as many as the answer has to list
     waiting: dict[int, list[str]] = {}
     for number, record in enumerate(records):
         hypotheses = distinct(record.hypotheses)
         if len(hypotheses) > MOST:
             raise record.error(
-                f"hypotheses: {len(hypotheses)} different ones; forecast works with up to {MOST}: "
+                f"hypotheses: {len(hypotheses)} distinct ones; forecast works with at most {MOST}: "
                 f"give fewer, or {Parameter('forecast', 0)}"
             )
         if len(hypotheses) > starters:
             waiting[number] = hypotheses
     built = build_forecasts(list(waiting.values()), starters, threads=threads)
     for (number, hypotheses), (forecast, chosen) in zip(waiting.items(), built, strict=True):
-        found[number] = Outsiders(hypotheses, least, forecast, chosen)
+        found[number] = Waiting(hypotheses, least, forecast, chosen)
     return found

@@ -1,4 +1,4 @@
-"""Pruning functions: who stays in the race (section 3 of the paper).
+"""Pruning functions: which hypotheses stay in the race (section 3 of the paper).
 
 A pruning function is anything callable that gets `Standings` and returns a mask, True for the hypotheses to keep:
 
@@ -79,7 +79,7 @@ class RaceState(NamedTuple):
 class SelfScheduled(Protocol):
     """A pruning function with a schedule of its own; the race's schedule only limits the number of draws.
 
-    One whose attribute `plans_pools` is true also plans races whose hypotheses are drawn (`pool`), which go on until it
+    One whose attribute `plans_pools` is true also plans races whose hypotheses are drawn (`pool`), which continue until it
     wants no more draws.
     """
 
@@ -101,7 +101,7 @@ class Confidence:
     the expected regret of answering now is at most this part of the spread between hypotheses: the regret is the mean
     over resamples of the best survivor's expected utility minus the leader's (of the n best minus the n leaders', per
     hypothesis), the spread the standard deviation of the expected utilities of all hypotheses that raced. So 0.02 means
-    the same for chrF++ and for COMET. 0 is the paper: a race goes on until one is left.
+    the same for chrF++ and for COMET. 0 is the paper: a race continues until one is left.
     """
 
     alpha: float = 0.99

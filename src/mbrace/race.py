@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mbrace._native import Resamples, decide_window
 from mbrace.errors import ServiceError
-from mbrace.forecast import Outsiders, outsiders_of, update_forecasts
+from mbrace.forecast import Waiting, waiting_of, update_forecasts
 from mbrace.prune import Confidence, PruningFunction, SelfScheduled, Standings, planner_of
 from mbrace.records import Record
 from mbrace.result import Decoded, Phases
@@ -44,8 +44,8 @@ def race(
     # a single-threaded utility leaves the other cores to pruning and forecasts
     threads = helper_threads() if parallel is None else parallel.workers
     sentences = [  # lines 1 to 3: H_1, and an empty R_0, of every sentence
-        SentenceRace(record, settings, prune, _sizes(record, settings, utility, prune), outsiders, keep_utilities)
-        for record, outsiders in zip(records, _outsiders(records, settings, threads, phases), strict=True)
+        SentenceRace(record, settings, prune, _sizes(record, settings, utility, prune), waiting, keep_utilities)
+        for record, waiting in zip(records, _waiting(records, settings, threads, phases), strict=True)
     ]
     for record in records:
         check_source(record, utility)
@@ -76,12 +76,12 @@ def _isolated(sentence: SentenceRace) -> Iterator[None]:
         sentence.failure = error
 
 
-def _outsiders(records: Sequence[Record], settings: Race, threads: int, phases: Phases) -> Sequence[Outsiders | None]:
+def _waiting(records: Sequence[Record], settings: Race, threads: int, phases: Phases) -> Sequence[Waiting | None]:
     """With a forecast, the hypotheses of each sentence that do not race from the start."""
     if not settings.forecast:
         return [None] * len(records)
     with phases.timed("forecast"):
-        return outsiders_of(records, settings.forecast, settings.nbest, threads)
+        return waiting_of(records, settings.forecast, settings.nbest, threads)
 
 
 def _sizes(record: Record, settings: Race, utility: Utility, prune: PruningFunction | None) -> Iterator[int]:
@@ -107,7 +107,7 @@ def _time_steps(
                 with _isolated(sentence):
                     size = sentence.used + sentence.planned(planner, most)
             count = size - sentence.used if sentence.needs_draws else 0
-            if count > 0 or sentence.is_called:
+            if count > 0 or sentence.has_pending:
                 wants.append(Want(index, sentence.used, count))
         if not wants:
             return
@@ -124,7 +124,7 @@ def _draw(window: Sequence[SentenceRace], wants: Sequence[Want], drawer: Drawer,
             sentence, draws = window[want.sentence], next(found) if want.count else Draws([])
             with _isolated(sentence):
                 turn = sentence.turn(want, draws)
-                if turn.drawn or len(turn.newcomers):
+                if turn.drawn or len(turn.admitted):
                     turns.append(turn)
     return turns
 
@@ -137,12 +137,12 @@ def _score(turns: Sequence[Turn], scorer: Scorer, name: str, phases: Phases) -> 
     with phases.scoring(scorer):
         tables = score_asks(scorer, [ask for _, ask in asks], name)
         for turn in turns:
-            if not len(turn.alive):  # all are newcomers: their tables have the columns
+            if not len(turn.alive):  # all are admitted: their tables have the columns
                 turn.sentence.tally.add(np.empty((0, len(turn.new)), dtype=np.float32))
         for (turn, ask), table in zip(asks, tables, strict=True):
             if turn.sentence.failure is None:
                 with _isolated(turn.sentence):
-                    turn.sentence.score(ask, table, name, entering=ask.hypotheses is turn.newcomers)
+                    turn.sentence.score(ask, table, name, entering=ask.hypotheses is turn.admitted)
         for turn in turns:
             if turn.new and turn.sentence.failure is None:
                 turn.sentence.leave_out(turn.new)
@@ -158,7 +158,7 @@ def _prune(
 ) -> None:
     """Line 9: decide which hypotheses stay."""
     turns = [turn for turn in turns if turn.sentence.failure is None]
-    views = [turn.sentence.seen_from_outside() for turn in turns if turn.sentence.outsiders is not None]
+    views = [turn.sentence.forecast_view() for turn in turns if turn.sentence.waiting is not None]
     if views:
         with phases.timed("forecast"):
             update_forecasts(views, settings.nbest, threads)

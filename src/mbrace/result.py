@@ -49,7 +49,7 @@ class UtilityTable:
     id: str | int
     utility: str  # its signature
     schedule: tuple[int, ...]  # the utility's own
-    hypotheses: Sequence[str]  # rows, in the caller's order, then drawn strings that were let in
+    hypotheses: Sequence[str]  # rows, in the caller's order, then drawn strings that became hypotheses
     pseudo_references: Sequence[str]  # columns, in the order in which they were first drawn
     utilities: NDArray[np.floating]  # (hypotheses, pseudo-references), float32 or float64
     counts: NDArray[np.int64]  # (pseudo-references,) how often each was drawn
@@ -158,7 +158,7 @@ class RecordedStep:
 
     pseudo_references: int  # drawn so far
     alive: NDArray[np.int64]  # indices of those that raced among the distinct hypotheses
-    indexes: NDArray[np.int64]  # in the caller's list; -1 for a string that was drawn and let in
+    indexes: NDArray[np.int64]  # in the caller's list; -1 for a drawn string
     texts: tuple[str, ...]
     means: NDArray[np.float64]  # expected utilities
     win_rates: NDArray[np.float64] | None  # w of Equation 5; None unless the pruning function is `Confidence`

@@ -76,7 +76,8 @@ def largest(schedule: Schedule, default: tuple[int, ...]) -> int | None:
 @dataclass(frozen=True)
 class Receipt:
     """What draws cost: tokens in and out, requests, draws, and of those: cut at max_tokens, blank,
-    without the answer that a vote looks for. `denied` draws were not paid for; `seconds` were spent waiting."""
+    without the answer that a vote looks for. `denied` draws were not paid for; `untold` answers did not say their
+    tokens; `seconds` were spent waiting."""
 
     tokens_in: int = 0
     tokens_out: int = 0
@@ -86,6 +87,7 @@ class Receipt:
     blank: int = 0
     unmatched: int = 0
     denied: int = 0
+    untold: int = 0
     seconds: float = field(default=0.0, compare=False)
 
     def __add__(self, other: Receipt) -> Receipt:
@@ -102,7 +104,7 @@ class Draws(NamedTuple):
     texts: Sequence[str]
     logprobs: Sequence[float] | None = None
     unusable: int = 0
-    failure: Exception | None = None  # the source failed: its sentence has no answer, the others go on
+    failure: Exception | None = None  # the source failed: its sentence has no answer, the others continue
     receipt: Receipt | None = None
 
 

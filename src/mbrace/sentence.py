@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mbrace._native import Tally
 from mbrace.errors import UserError, counted
-from mbrace.forecast import Outsiders, View
+from mbrace.forecast import Waiting, View
 from mbrace.prune import PruningFunction, RaceState, SelfScheduled, Standings, planner_of, stops_by_regret
 from mbrace.records import Record, check_logprobs, key, relative_probabilities
 from mbrace.result import Candidate, Decoded, Step, UtilityTable
@@ -26,7 +26,7 @@ FEWEST = 4  # equal draws that end a race between draws, where other draws were 
 
 
 class SentenceRace:
-    """The race of one sentence. `sizes` are its sample sizes, step by step; `outsiders` are, with a forecast, the
+    """The race of one sentence. `sizes` are its sample sizes, step by step; `waiting` are, with a forecast, the
     hypotheses that do not race from the start.
 
     `failure` is why it has no answer; it costs the other sentences of the window nothing.
@@ -38,12 +38,12 @@ class SentenceRace:
         settings: Race,
         prune: PruningFunction | None,
         sizes: Iterator[int],
-        outsiders: Outsiders | None,
+        waiting: Waiting | None,
         keep_utilities: bool,
     ) -> None:
-        self.record, self.sizes, self.nbest, self.outsiders = record, sizes, settings.nbest, outsiders
-        self.tally = Tally(record.hypotheses if outsiders is None else outsiders.starters)
-        self.hypotheses = self.tally.hypotheses  # distinct, in the caller's order; then those let in
+        self.record, self.sizes, self.nbest, self.waiting = record, sizes, settings.nbest, waiting
+        self.tally = Tally(record.hypotheses if waiting is None else waiting.starters)
+        self.hypotheses = self.tally.hypotheses  # distinct, in the caller's order; then those admitted later
         self.references: list[str] = []  # distinct, as drawn; empty where nothing needs their texts later
         self.means: NDArray[np.float64] | None = None  # expected utilities of those alive
         self.steps: list[Step] = []
@@ -53,7 +53,7 @@ class SentenceRace:
         # The race is over once this few are left: one, or where it may stop by regret, as many as are listed.
         self.enough = settings.nbest if stops_by_regret(prune) else 1
         self.pool = settings.pool
-        self.grows = settings.pool or outsiders is not None  # hypotheses may be let in
+        self.grows = settings.pool or waiting is not None  # hypotheses may be admitted
         self._is_planned = settings.pool and planner_of(prune) is not None
         # whether the hypotheses are draws themselves, to be left out of their own expected utility
         self._own_draws = settings.exclude_self and (settings.pool or record.pseudo_references is None)
@@ -70,13 +70,13 @@ class SentenceRace:
     @property
     def is_open(self) -> bool:
         """Line 4 of Algorithm 1: more than one hypothesis is left, and more pseudo-references are available. With a
-        forecast, no race is over while a hypothesis is to be let in."""
-        return self.needs_draws or self.is_called
+        forecast, no race is over while a hypothesis waits for its first time step."""
+        return self.needs_draws or self.has_pending
 
     @property
-    def is_called(self) -> bool:
-        """Whether hypotheses are to be let in."""
-        return self.failure is None and self.outsiders is not None and bool(self.outsiders.called)
+    def has_pending(self) -> bool:
+        """Whether the forecast has admitted hypotheses that are not scored yet."""
+        return self.failure is None and self.waiting is not None and bool(self.waiting.pending)
 
     @property
     def needs_draws(self) -> bool:
@@ -118,8 +118,8 @@ class SentenceRace:
     def turn(self, want: Want, draws: Draws) -> Turn:
         """One time step: append draws to R_t (line 7), and let hypotheses in."""
         alive, new = self.tally.alive, self._add(draws, want.count)
-        newcomers = self._let_in(new) if self.grows and (draws.texts or not want.count) else NOBODY
-        return Turn(self, want.sentence, alive, len(draws.texts), new, newcomers)
+        admitted = self._admit(new) if self.grows and (draws.texts or not want.count) else NOBODY
+        return Turn(self, want.sentence, alive, len(draws.texts), new, admitted)
 
     def _add(self, draws: Draws, wanted: int) -> list[str]:
         """Append draws; returns the strings that are new."""
@@ -144,21 +144,21 @@ class SentenceRace:
             self.references += new
         return new
 
-    def _let_in(self, new: Sequence[str]) -> NDArray[np.int64]:
-        """The indices of new hypotheses: with `pool` new pseudo-references, with a forecast those who were called."""
-        if self.outsiders is not None:
-            newcomers, self.outsiders.called = self.outsiders.called, []
+    def _admit(self, new: Sequence[str]) -> NDArray[np.int64]:
+        """The indices of new hypotheses: with `pool` new pseudo-references, with a forecast those it has admitted."""
+        if self.waiting is not None:
+            admitted, self.waiting.pending = self.waiting.pending, []
         elif self.pool:
-            newcomers = list(new)
+            admitted = list(new)
         else:
             return NOBODY
         first = len(self.hypotheses)
-        self.hypotheses += newcomers
-        self._rows.update(zip(newcomers, range(first, len(self.hypotheses)), strict=True))
+        self.hypotheses += admitted
+        self._rows.update(zip(admitted, range(first, len(self.hypotheses)), strict=True))
         return np.arange(first, len(self.hypotheses))
 
     def score(self, ask: Ask, table: NDArray[np.floating], name: str, *, entering: bool = False) -> None:
-        """Append the utilities of an ask, or with `entering` those of newcomers; refuse what was not asked for."""
+        """Append the utilities of an ask, or with `entering` those of admitted; refuse what was not asked for."""
         shape = (len(ask.hypotheses), len(ask.references))
         values = np.ascontiguousarray(table)
         if values.shape != shape:
@@ -218,10 +218,10 @@ class SentenceRace:
             spread=self.tally.spread,
         )
 
-    def seen_from_outside(self) -> View:
+    def forecast_view(self) -> View:
         """With a forecast, what hypotheses that wait outside see of the race."""
-        assert self.outsiders is not None
-        return View(self.outsiders, self.tally.alive, self.tally.expected_utilities(self.weights()))
+        assert self.waiting is not None
+        return View(self.waiting, self.tally.alive, self.tally.expected_utilities(self.weights()))
 
     def keep(self, means: NDArray[np.float64], mask: NDArray[np.bool_]) -> None:
         """Drop the hypotheses that a pruning function does not keep."""
@@ -260,7 +260,7 @@ class SentenceRace:
 
     def _strings(self) -> int:
         """How many distinct strings the utility saw. The tally knows those that raced from the start, and draws."""
-        if self.outsiders is None:
+        if self.waiting is None:
             return self.tally.strings
         return self.tally.strings + len(set(self.hypotheses[self._given :]).difference(self.references))
 
@@ -275,7 +275,7 @@ class SentenceRace:
                 return np.array([means.argmax()])
             return np.argsort(-means, kind="stable")
         texts = [self.hypotheses[row] for row in alive.tolist()]
-        keys: Any = texts if self.outsiders is None else [self._first_copies[text] for text in texts]
+        keys: Any = texts if self.waiting is None else [self._first_copies[text] for text in texts]
         order = np.array(sorted(range(len(texts)), key=keys.__getitem__), dtype=np.int64)
         return np.asarray(order[np.argsort(-means[order], kind="stable")])
 
@@ -318,18 +318,18 @@ class SentenceRace:
 
 
 class Turn(NamedTuple):
-    """One sentence in one time step: who was alive, what was drawn, and who was let in."""
+    """One sentence in one time step: the hypotheses alive, what was drawn, and the hypotheses admitted."""
 
     sentence: SentenceRace
     place: int  # in the window
     alive: NDArray[np.int64]
     drawn: int
     new: list[str]  # draws that are new
-    newcomers: NDArray[np.int64]  # hypotheses that were let in
+    admitted: NDArray[np.int64]  # hypotheses that entered in this step
 
     def asks(self) -> list[Ask]:
-        """Those alive against what is new, and newcomers against all pseudo-references so far."""
-        pairs = [(self.alive, self.new), (self.newcomers, self.sentence.references)]
+        """Those alive against what is new, and admitted against all pseudo-references so far."""
+        pairs = [(self.alive, self.new), (self.admitted, self.sentence.references)]
         asks = [Ask(self.place, rows, tuple(texts)) for rows, texts in pairs if len(rows) and texts]
         for ask in asks:
             ask.hypotheses.setflags(write=False)
@@ -337,9 +337,9 @@ class Turn(NamedTuple):
 
     def cost(self) -> Step:
         """What the step cost, for the answer."""
-        tally, alive, newcomers = self.sentence.tally, len(self.alive), len(self.newcomers)
-        calls = alive * self.drawn + newcomers * tally.draws
-        pairs = alive * len(self.new) + newcomers * len(self.sentence.references)
+        tally, alive, admitted = self.sentence.tally, len(self.alive), len(self.admitted)
+        calls = alive * self.drawn + admitted * tally.draws
+        pairs = alive * len(self.new) + admitted * len(self.sentence.references)
         return Step(tally.draws, len(tally), calls, pairs)
 
 

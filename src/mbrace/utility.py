@@ -26,7 +26,7 @@ Number = TypeVar("Number", bound=np.floating)
 class Sentence(NamedTuple):
     """One race of a window, as its utility sees it: the source where there is one, and the distinct hypotheses.
 
-    `hypotheses` may grow at its end while the race goes on; an index into it always means the same string.
+    `hypotheses` may grow at its end during the race; an index into it always means the same string.
     """
 
     id: str | int

@@ -74,9 +74,9 @@ def explained(
     forecast: bool = False,
 ) -> Iterator[str]:
     """The lines of an explanation; `standard` is the number of utility calls of standard MBR, `forecast` whether
-    hypotheses wait for a forecast to let them in."""
+    hypotheses may enter late, by a forecast."""
     distinct = len(set(record.hypotheses))
-    repeated = f" ({distinct:,} different)" if distinct < len(record.hypotheses) else ""
+    repeated = f" ({distinct:,} distinct)" if distinct < len(record.hypotheses) else ""
     listed = record.listed()
     given = f", {counted(len(listed), 'pseudo-reference')}" if isinstance(listed, Sequence) else ""
     yield f"record {record.id}: {counted(len(record.hypotheses), 'hypothesis', 'hypotheses')}{repeated}{given}"
@@ -85,7 +85,7 @@ def explained(
             yield f"  {name}: {cut(getattr(record, name), WIDTH - len(name) - 4)}"
     entered = len(steps[0].alive) if forecast and steps else distinct
     if entered < distinct:
-        yield f"{entered:,} of {distinct:,} hypotheses begin; others enter if a forecast says they may win"
+        yield f"{entered:,} of {distinct:,} hypotheses start; others enter once a forecast says they may win"
     if steps:
         share = "" if steps[0].win_rates is None else "share of resamples won, "
         yield f"columns: {share}expected utility, [index], text"
@@ -98,7 +98,7 @@ def explained(
             f"{counted(len(step.alive), 'hypothesis', 'hypotheses')}, {counted(cost.utility_calls, 'utility call')}"
         )
         if int(step.alive[-1]) >= entered:
-            yield from _let_in(step, entered)
+            yield from _admit(step, entered)
             entered = int(step.alive[-1]) + 1
         yield from _step(step, prune)
     yield ""
@@ -113,11 +113,11 @@ def explained(
         yield f"  {counted(distinct - entered, 'hypothesis', 'hypotheses')} never raced"
 
 
-def _let_in(step: RecordedStep, entered: int) -> Iterator[str]:
-    """Hypotheses that a forecast let in at this step, best first."""
-    newcomers = np.flatnonzero(step.alive >= entered)
-    yield f"  let in {len(newcomers):,}: by the forecast they may win"
-    yield from _rows(step, newcomers[np.argsort(-step.means[newcomers], kind="stable")])
+def _admit(step: RecordedStep, entered: int) -> Iterator[str]:
+    """Hypotheses that the forecast admitted at this step, best first."""
+    admitted = np.flatnonzero(step.alive >= entered)
+    yield f"  admitted {len(admitted):,} by forecast"
+    yield from _rows(step, admitted[np.argsort(-step.means[admitted], kind="stable")])
 
 
 def _step(step: RecordedStep, prune: PruningFunction | None) -> Iterator[str]:
@@ -131,7 +131,7 @@ def _step(step: RecordedStep, prune: PruningFunction | None) -> Iterator[str]:
         yield from _rows(step, chosen)
     left = [position for position in ranking.tolist() if step.kept[position] and position not in step.leaders]
     if left:
-        yield f"  {len(left):,} more {'stays' if len(left) == 1 else 'stay'}:"
+        yield f"  {counted(len(left), 'other')} kept:"
         yield from _rows(step, left)
     else:
         yield "  no other is left"
