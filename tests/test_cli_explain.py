@@ -85,7 +85,7 @@ def test_why_a_hypothesis_was_dropped(
     (tmp_path / "in.jsonl").write_bytes(lines(small_rows[:1]))
     reasons = {
         ("--alpha", "0.9"): "equal or beat the leader in at most 1 - alpha = 0.1 of resamples",
-        ("--alpha", "0.999", "--regret", "5"): "is at most 5 of the spread",
+        ("--alpha", "0.999", "--regret", "5"): "is at most 5 sd",
         ("--prune", "bottom", "--beta", "0.25"): "the lowest 0.25 by expected utility",
         ("--nbest", "2", "--alpha", "0.5"): "equal or beat number 2 in at most",
     }

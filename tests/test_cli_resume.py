@@ -157,7 +157,7 @@ def test_a_disk_that_fills_up_leaves_a_state_to_resume(
     )  # fmt: skip
     _, errors = run.communicate(timeout=120)
     assert run.returncode == 2
-    assert b"answers written before are kept: make room and go on with --resume" in errors
+    assert b"answers written before are kept: free disk space and continue with --resume" in errors
     assert written.stat().st_size == limit
     assert decode(candidates, "-o", out, "--resume") == 0
     assert out.read_bytes() == whole.read_bytes()

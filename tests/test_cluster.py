@@ -222,7 +222,9 @@ def test_a_full_disk_is_named_and_the_finished_shards_stay(tmp_path: Path, rows:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mbrace.io.atomic.write_all", full)
-        with pytest.raises(UserError, match="No space left on device; finished shards are kept: make room and go on"):
+        with pytest.raises(
+            UserError, match="No space left on device; finished shards are kept: free disk space and continue"
+        ):
             simulate(work, inputs, out, [])
     kept = [path.stat().st_mtime_ns for path in sorted(out.glob("part-*.jsonl"))]
     assert 0 < len(kept) < 4

@@ -212,9 +212,9 @@ def test_no_link_is_followed_where_a_file_of_a_run_goes(
 @pytest.mark.parametrize(
     ("room", "force", "message", "kept"),
     [
-        (900, False, "no answer was written: make room and run again", 0),
-        (1500, False, "answers written before are kept: make room and go on with --resume", 1),
-        (900, True, "the older file is kept as it was: make room and run again", 150),
+        (900, False, "no answer was written: free disk space and run again", 0),
+        (1500, False, "answers written before are kept: free disk space and continue with --resume", 1),
+        (900, True, "the older file is kept as it was: free disk space and run again", 150),
     ],
 )
 def test_a_disk_that_is_full_in_the_first_window_is_told_as_it_is(

@@ -202,7 +202,7 @@ def _check_live(settings: Race, sampler: Sampler) -> None:
     if is_all(settings.schedule):
         raise SettingError("schedule", "all", "a live source has no last pseudo-reference; give the sizes")
     if settings.cover:
-        raise SettingError("cover", ..., "only valid without a sampler, whose draws have an order of their own")
+        raise SettingError("cover", ..., "only valid without a sampler, whose draws cannot be reordered")
 
 
 def quality_utility_of(given: QualityUtility | str) -> QualityUtility:

@@ -79,8 +79,8 @@ class RaceState(NamedTuple):
 class SelfScheduled(Protocol):
     """A pruning function with a schedule of its own; the race's schedule only limits the number of draws.
 
-    One whose attribute `plans_pools` is true also plans races whose hypotheses are drawn (`pool`), which continue until it
-    wants no more draws.
+    One whose attribute `plans_pools` is true also plans races whose hypotheses are drawn (`pool`); these continue until
+    it wants no more draws.
     """
 
     def draws(self, state: RaceState) -> int:
@@ -98,10 +98,10 @@ class Confidence:
     """prune_alpha, Algorithm 2: drop a hypothesis whose chance to beat the leader, by bootstrap, is at most 1 - alpha.
 
     In a race for the n best the rival is the n-th best, so that those n stay. With `regret` the race is over as soon as
-    the expected regret of answering now is at most this part of the spread between hypotheses: the regret is the mean
-    over resamples of the best survivor's expected utility minus the leader's (of the n best minus the n leaders', per
-    hypothesis), the spread the standard deviation of the expected utilities of all hypotheses that raced. So 0.02 means
-    the same for chrF++ and for COMET. 0 is the paper: a race continues until one is left.
+    the expected regret of answering now is at most this many standard deviations. The regret is the mean over resamples
+    of the best survivor's expected utility minus the leader's (of the n best minus the n leaders', per hypothesis); the
+    standard deviation is that of the expected utilities of all hypotheses that raced, so 0.02 means the same for chrF++
+    and for COMET. 0 is the paper: a race continues until one is left.
     """
 
     alpha: float = 0.99

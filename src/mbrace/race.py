@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mbrace._native import Resamples, decide_window
 from mbrace.errors import ServiceError
-from mbrace.forecast import Waiting, waiting_of, update_forecasts
+from mbrace.forecast import Waiting, update_forecasts, waiting_of
 from mbrace.prune import Confidence, PruningFunction, SelfScheduled, Standings, planner_of
 from mbrace.records import Record
 from mbrace.result import Decoded, Phases

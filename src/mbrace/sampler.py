@@ -224,7 +224,9 @@ class Listed:
 def check_cover(record: Record) -> None:
     """Refuse a record whose pseudo-references cannot be put into an order that covers them."""
     if not isinstance(record.listed(), Sequence):
-        raise record.error("pseudo_references: cover needs a list; what is drawn one by one has an order of its own")
+        raise record.error(
+            "pseudo_references: cover needs a list; draws of an iterator or a function cannot be reordered"
+        )
 
 
 def _ask(record: Record, ask: Callable[[int], Sequence[str]], count: int) -> list[str]:

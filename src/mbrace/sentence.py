@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mbrace._native import Tally
 from mbrace.errors import UserError, counted
-from mbrace.forecast import Waiting, View
+from mbrace.forecast import View, Waiting
 from mbrace.prune import PruningFunction, RaceState, SelfScheduled, Standings, planner_of, stops_by_regret
 from mbrace.records import Record, check_logprobs, key, relative_probabilities
 from mbrace.result import Candidate, Decoded, Step, UtilityTable
@@ -234,8 +234,8 @@ class SentenceRace:
             return self.failure
         if self.used and not self.tally.draws:
             return self.record.error(
-                f"none of {counted(self.used, 'sample')} is a whole answer (cut at max_tokens, empty, or without a "
-                "match of the pattern); allow more tokens, or ask differently"
+                f"none of {counted(self.used, 'sample')} is usable (each was cut at max_tokens, empty, or without a "
+                "match of the pattern); raise max_tokens or change the prompt"
             )
         alive, means = self.tally.alive.tolist(), self.means
         ranked = []

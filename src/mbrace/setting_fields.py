@@ -290,8 +290,8 @@ def removal(name: str, command: str | None = None) -> str | None:
 # What was removed, and what to do instead, for one release: by keyword, which is also the name of the flag and the key
 # in OUT.run.json. CHANGELOG.md names the last commit that had it.
 _POOL = (
-    "was removed: hypotheses drawn during a race scored lower by metrics that nothing was decoded with; leave it out, "
-    "or use `mbrace answer`, where each draw is a hypothesis"
+    "was removed: hypotheses drawn during a race scored lower by every metric but the one used for decoding; leave it "
+    "out, or use `mbrace answer`, where each draw is a hypothesis"
 )
 _COARSE = (
     "was removed: shortlists lost more than they saved; write one with `mbrace decode --top K` and decode that file"
@@ -368,7 +368,7 @@ REMOVED_OF = {  # of one command, where others have an option of this name or ne
     ("demo", "plain"): _DEMO,
     ("judge-results", "force"): "was removed: --json prints; `> FILE` writes and replaces a file",
     ("doctor", "json"): "was removed: the report is for people; `pip list --format json` has versions",
-    ("export", "utilities"): "was removed: decode with --prune none --nbest 64, say, whose answers have them",
+    ("export", "utilities"): "was removed: decode with --prune none --nbest 64, for example, whose answers have them",
     ("export", "min_gap"): "was removed: each line has score_chosen and score_rejected to choose by",
     ("export", "system"): "was removed: put it into the prompt, or add a message to each line",
     ("generate", "references"): "was removed: a .tsv has references in its second column, .jsonl in `reference`",

@@ -57,7 +57,7 @@ class Race(Settings):
     )
     regret: float | None = setting(
         None,
-        "stop when the expected regret of answering now is at most X of the spread between hypotheses",
+        "stop once the expected regret of answering now is at most X standard deviations of the hypotheses",
         float,
         default="0: never, as in the paper",
         least=0,
@@ -65,7 +65,12 @@ class Race(Settings):
         needs=_CONFIDENCE,
     )
     beta: float | None = setting(
-        None, "share that --prune bottom drops at each step", float, least=0, most=1, needs=("prune", "bottom")
+        None,
+        "fraction of hypotheses that --prune bottom drops at each step",
+        float,
+        least=0,
+        most=1,
+        needs=("prune", "bottom"),
     )
     budget: int | None = setting(
         None,
@@ -78,8 +83,8 @@ class Race(Settings):
     )
     forecast: float = setting(
         0.0,
-        f"start with {STARTERS} hypotheses and admit another when its forecast gain over the leader exceeds X of the "
-        "spread between hypotheses, such as 0.0005; for neural utilities",
+        f"start with {STARTERS} hypotheses and admit another when its forecast gain over the leader exceeds X standard "
+        "deviations, such as 0.0005; for neural utilities",
         float,
         default="0: all race",
         least=0,
@@ -89,12 +94,12 @@ class Race(Settings):
             ("exclude_self", ..., "which compares others with each string"),
             ("method", ..., "for which all hypotheses are there from the start"),
             ("prune", "none", "which scores all hypotheses"),
-            ("prune", "halving", "which shares out its budget beforehand"),
+            ("prune", "halving", "which fixes its budget in advance"),
         ),
     )
     schedule: Schedule = setting(
         None,
-        "growing numbers of pseudo-references, such as 16,32,64,128,256; `all` goes on to the last one",
+        "growing numbers of pseudo-references, such as 16,32,64,128,256; `all` continues to the last one",
         str,
         default="the utility's own",
         metavar="SIZES",
@@ -133,7 +138,7 @@ class Race(Settings):
         bool,
         flag=None,
         excludes=tuple(
-            ("method", name, "which scores no single pseudo-references") for name in METHODS if name != DIVERSE
+            ("method", name, "which does not score individual pseudo-references") for name in METHODS if name != DIVERSE
         ),
     )
     window: int = setting(64, "sentences processed at once", int, least=1, most=LARGEST, metavar="N", described=False)
@@ -146,7 +151,7 @@ class Race(Settings):
     )
 
     def __post_init__(self) -> None:
-        """Refuse settings that make no sense, before anything is loaded."""
+        """Refuse invalid settings, before anything is loaded."""
         changed: dict[str, Any] = {}
         if self.schedule is not None and not is_all(self.schedule):  # it may be an iterator
             changed["schedule"] = check_schedule(self.schedule)
@@ -184,7 +189,7 @@ class Race(Settings):
             for each in ("prune", *_OF_PRUNE):
                 if (found := getattr(self, each)) not in (None, "confidence"):
                     method = Parameter("method", self.method_name)
-                    raise SettingError(each, found, f"only valid without {method}, which prunes none")
+                    raise SettingError(each, found, f"only valid without {method}, which does no pruning")
 
     def _name_prune(self) -> None:
         """Write one of our pruning functions as its name and its numbers, which is the same race."""
@@ -315,7 +320,7 @@ class Sampling(Settings):
     length_penalty: float = setting(1.0, "beam scores are log p / length ** X", float, least=-1e9, metavar="X")
     epsilon: float | None = setting(
         None,
-        "never draw a less probable token (epsilon sampling); 0: draw any",
+        "epsilon sampling: drop tokens with a probability below P; 0: keep all",
         float,
         default=f"{EPSILON}; 0 with top-k, top-p or min-p sampling; not sent to a server",
         least=0,
@@ -327,10 +332,22 @@ class Sampling(Settings):
         None, "draw from the K most probable tokens; 0: all", int, default="all", least=0, most=LARGEST, metavar="K"
     )
     top_p: float | None = setting(
-        None, "draw from the most probable tokens with this total", float, default="all", least=0, most=1, metavar="P"
+        None,
+        "nucleus sampling: draw from the most probable tokens, up to a cumulative probability of P",
+        float,
+        default="all",
+        least=0,
+        most=1,
+        metavar="P",
     )
     min_p: float | None = setting(
-        None, "least probability, as a share of the best token's", float, default="none", least=0, most=1, metavar="P"
+        None,
+        "drop tokens with a probability below P times that of the most probable one",
+        float,
+        default="none",
+        least=0,
+        most=1,
+        metavar="P",
     )
     sampling: str = setting(
         "independent",
@@ -471,9 +488,11 @@ class ModelSettings(Connection):
     target_language: str | None = setting(None, "like --source-language", str, metavar="CODE", **_ENCODER)
     source_prefix: str = setting("", "text before each source (for T5)", str, metavar="TEXT", **_ENCODER)
     prompt: str | None = setting(
-        None, "request to a decoder-only --model or a --server, with {source} in it", str, metavar="TEXT"
+        None, "prompt for a decoder-only --model or a --server; must contain {source}", str, metavar="TEXT"
     )
-    stop: str | None = setting(None, "outputs of a --prompt or a --server end before this text", str, metavar="TEXT")
+    stop: str | None = setting(
+        None, "stop string of a decoder-only --model or a --server; not part of the output", str, metavar="TEXT"
+    )
     device: str | None = setting(None, "cuda | cpu", str, metavar="DEVICE", described=False, **_HERE)
     dtype: str | None = setting(None, "float32 | bfloat16 | float16", str, metavar="DTYPE", **_HERE)
     server: str | None = setting(
@@ -489,7 +508,7 @@ class ModelSettings(Connection):
     beam_search: bool = setting(False, "hypotheses by beam search, on vLLM only", bool, **_OPTION)
 
     def __post_init__(self) -> None:
-        """Refuse settings that make no sense, before a model is loaded."""
+        """Refuse invalid settings, before a model is loaded."""
         super().__post_init__()
         if self.server == LOCAL and self.model == "bundled":
             object.__setattr__(self, "model", LOCAL_MODEL)

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TypeAlias, TypeVar
 
-from mbrace.errors import ServiceError, UserError, counted, warn
+from mbrace.errors import Parameter, ServiceError, UserError, counted, warn
 from mbrace.records import Record
 from mbrace.result import Decoded
 from mbrace.sampler import replayable
@@ -190,4 +190,7 @@ def run_group(items: Sequence[Item], run: Callable[[Sequence[Item]], Iterable[Re
         else:
             yield result
     if not fault_found:  # most likely out of memory; the results are good, but took longer
-        warn(f"{counted(len(items), 'sentence')} together failed ({failure!r}), one by one did not")
+        warn(
+            f"{counted(len(items), 'sentence')} failed as a batch ({failure!r}), but succeeded one by one; a smaller "
+            f"{Parameter('window')} may help"
+        )

@@ -31,7 +31,8 @@ def add(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "decode",
         help="decode candidate files with minimum Bayes risk",
-        description="Choose the hypothesis with the highest expected utility for each source, by a race.",
+        description="For each source, choose the hypothesis with the highest expected utility; "
+        "unlikely ones are pruned early.",
     )
     add_input(parser)
     add_output(parser)

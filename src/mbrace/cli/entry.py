@@ -71,7 +71,7 @@ def _status_of(run: Callable[[], int]) -> int:
         return 141
     except OSError as error:  # most likely a full disk, where no other message says what is kept
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        remedy = "make room and run again" if full else "give a file or a folder that can be read and written"
+        remedy = "free disk space and run again" if full else "give a file or a folder that can be read and written"
         print_error(error, f"{error.filename or 'a file or standard output'}: {error.strerror or error}; {remedy}")
         return 2
     except KeyboardInterrupt:

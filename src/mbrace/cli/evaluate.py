@@ -42,7 +42,8 @@ def add(commands: Any) -> None:
         "references",
         nargs="+",
         metavar="REF.txt",
-        help="one reference per line, or JSON Lines or Parquet with `reference`; of several files the closest counts",
+        help="one reference per line, or JSON Lines or Parquet with `reference`; with several files, the best-scoring "
+        "reference counts",
     )
     parser.add_argument(
         "--source",
@@ -108,7 +109,7 @@ def add_compare(commands: Any) -> None:
         required=True,
         action="append",
         metavar="R",
-        help="text, or JSON Lines or Parquet with `reference`; may be repeated: the closest reference counts",
+        help="text, or JSON Lines or Parquet with `reference`; may be repeated: the best-scoring reference counts",
     )
     parser.add_argument(
         "--source", metavar="S", help="text, or JSON Lines or Parquet with `source`; for utilities that read it"

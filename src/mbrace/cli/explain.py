@@ -147,7 +147,7 @@ def reasons(step: RecordedStep, prune: PruningFunction | None) -> list[tuple[str
         rival = "the leader" if len(step.leaders) == 1 else f"number {len(step.leaders)}"
         found.append((f"equal or beat {rival} in at most 1 - alpha = {1 - prune.alpha:.3g} of resamples", losing))
         if step.expected_regret is not None:
-            most = f"{prune.regret:g} of the spread ({prune.regret * step.spread:.3g})"
+            most = f"{prune.regret:g} sd ({prune.regret * step.spread:.3g})"
             found.append((f"expected regret {step.expected_regret:.3g} is at most {most}", dropped - losing))
     elif isinstance(prune, Bottom):
         found.append((f"the lowest {prune.beta:g} by expected utility", dropped))

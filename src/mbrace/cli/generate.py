@@ -74,8 +74,8 @@ def add_translate(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "translate",
         help="translate text with a model and minimum Bayes risk",
-        description="Beam search makes the hypotheses, sampling the pseudo-references, a race chooses. "
-        "OUT.jsonl (.gz) gets the same fields as `mbrace decode` writes; any other OUT, and stdout, the texts alone.",
+        description="Hypotheses come from beam search, pseudo-references from sampling; a race picks the answer. "
+        "OUT.jsonl (.gz) has the fields that `mbrace decode` writes; any other OUT, and stdout, the texts alone.",
     )
     parser.add_argument("sources", nargs="?", default="-", metavar="SOURCES.txt", help="one per line; .gz; - is stdin")
     add_output(parser)

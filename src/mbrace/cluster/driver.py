@@ -66,7 +66,7 @@ def run(
     `progress` is called with the lines done since its last call. `options`, the command line's, are for the
     manifest.
     """
-    RunOptions(threads, resume, force, on_error)  # refuses what makes no sense
+    RunOptions(threads, resume, force, on_error)  # refuses invalid values
     if folder := getattr(job, "save_utilities", None):
         reason = "not on a cluster, whose workers may not see that folder; run on one machine, one input after another"
         raise SettingError("save_utilities", folder, reason)
@@ -216,7 +216,7 @@ def _results(
     except ray.exceptions.RayError as error:
         if monitor.lost:
             raise NodesLost from error
-        raise UserError(f"Ray: {_short(error)}; finished shards are kept: go on with {RESUME}") from error
+        raise UserError(f"Ray: {_short(error)}; finished shards are kept: continue with {RESUME}") from error
     finally:
         monitor.over.set()
         ray.kill(registry)

@@ -31,7 +31,7 @@ from mbrace.jobs.run import Job
 from mbrace.records import Location
 
 JOURNAL = "journal.jsonl"
-MAKE_ROOM = f"finished shards are kept: make room and go on with {RESUME}"
+MAKE_ROOM = f"finished shards are kept: free disk space and continue with {RESUME}"
 BlockKey: TypeAlias = "tuple[int, int]"  # the number of the input file, and of the block in it
 
 

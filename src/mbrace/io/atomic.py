@@ -73,7 +73,11 @@ def write_file(path: str, data: bytes) -> None:
         else:
             replace_file(os.path.realpath(path), data)
     except OSError as error:
-        remedy = "make room, or give another file" if error.errno == errno.ENOSPC else "give a file that can be written"
+        remedy = (
+            "free disk space, or give another file"
+            if error.errno == errno.ENOSPC
+            else "give a file that can be written"
+        )
         raise UserError(f"{path}: {error.strerror}; {remedy}") from error
 
 
@@ -116,7 +120,7 @@ def lock(descriptor: int, path: str) -> None:
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EACCES):
             raise UserError(f"{path}: another mbrace run is writing it; wait for it, or give another output") from None
-        # a file system without locks: go on without one
+        # a file system without locks: continue without one
 
 
 def lock_exclusively(descriptor: int) -> None:

@@ -167,7 +167,9 @@ class UtilityFolder:
         try:
             replace_file(self.path / name, data)
         except OSError as error:
-            raise UserError(f"{self.path / name}: {error.strerror}; make room and go on with {RESUME}") from error
+            raise UserError(
+                f"{self.path / name}: {error.strerror}; free disk space and continue with {RESUME}"
+            ) from error
 
 
 def refuse_existing_tables(path: str) -> None:

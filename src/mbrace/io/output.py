@@ -342,11 +342,11 @@ class Output:
             if self.files.is_stream:
                 kept = ""
             elif not self._has_begun:
-                kept = "; the older file is kept as it was: make room and run again"
+                kept = "; the older file is kept as it was: free disk space and run again"
             elif self._is_empty():
-                kept = "; no answer was written: make room and run again"
+                kept = "; no answer was written: free disk space and run again"
             else:
-                kept = f"; answers written before are kept: make room and go on with {RESUME}"
+                kept = f"; answers written before are kept: free disk space and continue with {RESUME}"
             name = "standard output" if path == "-" else path
             raise UserError(f"{name}: {error.strerror}{kept}") from error
 
@@ -384,7 +384,7 @@ class Output:
         except OSError as error:
             if isinstance(error, BrokenPipeError):
                 raise
-            raise UserError(f"{self.path}: {error.strerror}; make room and go on with {RESUME}") from error
+            raise UserError(f"{self.path}: {error.strerror}; free disk space and continue with {RESUME}") from error
         finally:
             for descriptor in (self._descriptor, self._errors, self._replaced):
                 if descriptor >= 0:

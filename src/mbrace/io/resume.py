@@ -24,7 +24,7 @@ SUFFIX = ".run.json"
 DIGESTS = "input_digests"
 OPTIONS = "options"
 COMMON = len(dataclasses.fields(Record))  # the fields of a record of any job
-SYNC_SECONDS = 2.0  # how often the file is synced to the disk while a run goes on
+SYNC_SECONDS = 2.0  # how often the file is synced to the disk during a run
 EARLY_NAMES = {"length_penalty": "length_alpha"}  # the names of settings in files of early versions
 
 
@@ -140,7 +140,7 @@ class _Checksum(NamedTuple):
         lists = map(_as_list, (record.hypotheses, record.pseudo_references, record.logprobs))
         more = [
             repr(getattr(record, each.name)) for each in dataclasses.fields(record)[COMMON:]
-        ]  # a prompt's turns, say
+        ]  # such as a prompt's turns
         content = to_json([record.id, record.source, record.reference, *lists, *more])
         return _Checksum(zlib.crc32(content, self.crc), self.size + len(content), self.number + 1)
 

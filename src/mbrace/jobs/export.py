@@ -81,7 +81,7 @@ class ExportJob:
 
     @property
     def files(self) -> list[str]:
-        """What it reads besides the answers."""
+        """Input files other than the answers."""
         return [] if self.sources is None else [self.sources]
 
     def describe(self) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class BatchStream:
             self.batch_tokens = min(self.batch_tokens, max(1, tokens))
             if not self._warned_of_memory:
                 self._warned_of_memory = True
-                warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
+                warn(f"the GPU is out of memory: continuing with batches of at most {self.batch_tokens} tokens")
 
         @torch.inference_mode()
         @without_cudnn_attention()

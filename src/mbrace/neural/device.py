@@ -62,7 +62,7 @@ class Placement(NamedTuple):
 
 
 def place(options: NetworkOptions) -> Placement:
-    """Where a network of these options runs; those that make no sense are refused."""
+    """Where a network of these options runs; invalid ones are refused."""
     chosen = Network(**options)
     device = choose_device(chosen.device)
     return Placement(device, choose_dtype(chosen.dtype, device), chosen.batch_tokens)

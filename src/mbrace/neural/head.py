@@ -174,7 +174,7 @@ class Estimator(FeedForward):
             self._most_pairs = max(_FEWEST_PAIRS, len(half))
             if not self._warned_of_memory:
                 self._warned_of_memory = True
-                warn("the GPU is out of memory: the head goes on with fewer pairs at a time")
+                warn("the GPU is out of memory: continuing with fewer pairs at a time")
 
         pieces = max(1, -(-len(rows) // self._most_pairs))
         ends = [len(rows) * piece // pieces for piece in range(pieces + 1)]

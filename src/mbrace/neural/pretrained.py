@@ -105,7 +105,7 @@ def load(name: str, network: str, words: str, *, near: Sequence[Path] = (), **se
         model, report = from_pretrained(network, folder, **settings)
     if model.config.is_encoder_decoder or hasattr(model, "decoder"):
         raise UserError(f"{folder}: a {model.config.model_type} network, with a decoder; give an encoder, such as BERT")
-    # transformers would go on with random weights. We use no pooler, and position numbers are not weights.
+    # transformers would continue with random weights. We use no pooler, and position numbers are not weights.
     missing = [key for key in report["missing_keys"] if not key.startswith("pooler.") and "position_ids" not in key]
     misshapen = [key if isinstance(key, str) else key[0] for key in report["mismatched_keys"]]
     for problem, keys in (("missing", missing), ("misshapen", misshapen)):
@@ -136,7 +136,7 @@ def tokenizer(folder: Path, kind: str, rows: int) -> Any:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The settings in a folder's config.json, refused if it is missing: transformers may go on with defaults."""
+    """The settings in a folder's config.json, refused if it is missing: transformers may fall back to defaults."""
     settings: dict[str, Any] | None = read_json(folder / "config.json", dict)
     if settings is None:
         raise UserError(f"{folder}: has no config.json; copy or download the model again")

@@ -57,10 +57,10 @@ class AnswerFile:
                 written = os.write(self._descriptor, line)  # with O_APPEND, whole and after all others
             except OSError as error:
                 raise ServiceError(
-                    f"{self.path}: cannot be written ({error.strerror}); make room and run again"
+                    f"{self.path}: cannot be written ({error.strerror}); free disk space and run again"
                 ) from error
             if written < len(line):
-                raise ServiceError(f"{self.path}: cannot be written (the disk is full); make room and run again")
+                raise ServiceError(f"{self.path}: cannot be written (the disk is full); free disk space and run again")
             end = os.lseek(self._descriptor, 0, os.SEEK_CUR)
             self._lines[key] = end - len(line), len(line)
 

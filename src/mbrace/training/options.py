@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Size:
-    """The shape of a model, and its defaults: number of pieces, dropout, highest learning rate."""
+    """The shape of a model, and its defaults: vocabulary size, dropout, peak learning rate."""
 
     width: int
     feed_forward: int
@@ -79,20 +79,20 @@ class TrainingOptions(Settings):
         None, "size of the SentencePiece vocabulary of both languages", int, least=1, most=1 << 16, metavar="N"
     )
     initial: str | None = setting(
-        None, "begin with the weights and pieces of this model of the same --size", str, metavar="DIR"
+        None, "initialize weights and vocabulary from this model of the same --size", str, metavar="DIR"
     )
     minutes: float | None = setting(
         None, "time budget in minutes; the learning rate reaches zero at its end", float, metavar="M"
     )
-    steps: int | None = setting(None, "budget in updates", int, **COUNT)
+    steps: int | None = setting(None, "maximum number of updates", int, **COUNT)
     tokens: int = setting(16384, "padded tokens per side and batch", int, **COUNT)
-    rate: float | None = setting(None, "highest learning rate (default: that of the size)", float, metavar="LR")
-    warmup: int = setting(1000, "updates to reach the highest rate", int, **COUNT)
+    rate: float | None = setting(None, "peak learning rate (default: that of the size)", float, metavar="LR")
+    warmup: int = setting(1000, "warm-up updates", int, **COUNT)
     dropout: float | None = setting(None, "dropout (default: that of the size)", float, metavar="P")
     subword_sampling: float | None = setting(
         None, "random segmentations while training (Kudo, 2018), such as 0.1", float, metavar="ALPHA"
     )
-    clip: float = setting(1.0, "the largest norm of the gradients", float, flag=None)
+    clip: float = setting(1.0, "gradient norm to clip at", float, flag=None)
     seed: int = setting(0, "random seed", int, least=0)
     validate_every: int | None = setting(
         None, "updates between validations (default: budget / 12, or 1000)", int, **COUNT
@@ -100,10 +100,10 @@ class TrainingOptions(Settings):
     patience: int = setting(10, "validations without a lower loss before stopping", int, **COUNT)
     average: int = setting(5, "average the last N checkpoints if that lowers the loss", int, **COUNT)
     chrf_sentences: int = setting(100, "translated at each validation", int, least=0, flag=None)
-    longest: int = setting(200, "ids per side; longer pairs are left out", int, **COUNT, flag=None)
+    longest: int = setting(200, "maximum tokens per side; longer pairs are skipped", int, **COUNT, flag=None)
     device: str | None = setting(None, "cuda or cpu", str, metavar="NAME")
     bfloat16: bool | None = setting(None, "train in bfloat16 (default: only on a GPU)", bool, flag=None)
-    half: bool = setting(False, "write the weights in 16 bits; another run can begin with them", bool)
+    half: bool = setting(False, "write the weights in 16 bits; --initial reads them", bool)
     threads: int | None = setting(None, "for SentencePiece (default: all cores)", int, **COUNT, flag=None)
 
     def __post_init__(self) -> None:
