@@ -15,7 +15,7 @@ import mbrace
 from mbrace.errors import MbraceWarning, UserError
 from mbrace.io.candidates import Bad
 from mbrace.models import gpu
-from mbrace.models.gpu import startup_lock
+from mbrace.models.gpu import exclusive_start
 from mbrace.models.hypotheses import HypothesisMaker
 from mbrace.models.search import run_searches
 from mbrace.records import Location, Record
@@ -138,13 +138,13 @@ def test_searches_begin_one_after_another_on_a_gpu() -> None:
 
     def begin(name: int) -> None:
         nonlocal inside
-        with startup_lock(torch.device("cuda")) as startup:  # no GPU is asked for
-            with startup_lock(torch.device("cuda")):  # what a search does inside, such as encoding
+        with exclusive_start(torch.device("cuda")) as starting:  # no GPU is asked for
+            with exclusive_start(torch.device("cuda")):  # what a search does inside, such as encoding
                 inside += 1
                 most.append(inside)
                 time.sleep(0.01)
                 inside -= 1
-            startup.close()
+            starting.close()
             seen.append(name)
 
     threads = [threading.Thread(target=begin, args=(name,)) for name in range(4)]

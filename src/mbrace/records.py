@@ -29,7 +29,7 @@ class Location(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """What one race starts from.
+    """The input of one race.
 
     `pseudo_references` is a list, an iterator, or a function that is asked for n more; None leaves them to the sampler
     of `decode_corpus` or, without one, makes the hypotheses the pseudo-references too. `logprobs`, one per listed

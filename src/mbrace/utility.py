@@ -37,7 +37,7 @@ class Sentence(NamedTuple):
 class Ask(NamedTuple):
     """A request to score these hypotheses of a sentence against these distinct pseudo-references.
 
-    Asks say what to encode: a hypothesis that no ask names costs nothing, and no pair is asked for twice. The arrays of
+    Asks say what to encode: only hypotheses named in an ask are encoded, and no pair is asked for twice. The arrays of
     an ask are read-only.
     """
 

@@ -17,7 +17,7 @@ else:
     import fcntl
 
 AnyPath: TypeAlias = "str | os.PathLike[str]"
-TEMPORARY = ".mbrace-tmp"  # the suffix of a file that is not complete yet: no user's file is called so
+TEMPORARY = ".mbrace-tmp"  # the suffix of incomplete files, which users' files do not have
 # For every os.open: the file is not inherited by processes that we start, and on Windows is not opened as text.
 OPEN = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0) | getattr(os, "O_BINARY", 0)
 OPEN_OWN = OPEN | getattr(os, "O_NOFOLLOW", 0)  # for a file whose name we made: a link there is somebody else's

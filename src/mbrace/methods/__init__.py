@@ -30,7 +30,7 @@ METHODS = {  # the class of each, which is in the module of that name
 
 
 class Method(Protocol):
-    """Does something else than a race."""
+    """A decoding method that is used instead of a race."""
 
     scores_all: ClassVar[bool]  # every pair, so that the utilities can be saved
 

@@ -40,8 +40,8 @@ class AggregateReferences:
             raise refused(
                 self,
                 utility,
-                "cannot average references (for a string metric, exact pairs take no longer than their "
-                "aggregate: leave the method out); choose comet, learned or embedding",
+                "cannot average references; for a string metric exact pairs are as fast: leave the method out. "
+                "Aggregation needs comet, learned or embedding",
             )
 
     def decode(self, records: Sequence[Record], mbr: StandardMBR) -> list[Decoded | Exception]:

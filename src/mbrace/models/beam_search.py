@@ -185,9 +185,9 @@ def beam_outputs(
         mine = [rows[i] for i in parts[number]]
         with torch.inference_mode():  # here, too: it does not go over to other threads
             limits, memory = model.lengths(mine, max_length), model.encode(mine)
-            with gpu.startup_lock(model.device) as startup:
+            with gpu.exclusive_start(model.device) as starting:
                 beams = _Beam(model.decoder, memory, limits, k, alpha, model.start, model.ends)
-                beams.run(int(limits.max()), startup)
+                beams.run(int(limits.max()), starting)
             found = beams.finished()
             return found.scores.view(len(mine), -1).tolist(), found.ids.cpu()
 

@@ -116,12 +116,12 @@ _starting = threading.RLock()  # held by the search that is starting
 
 
 @contextmanager
-def startup_lock(device: torch.device) -> Iterator[ExitStack]:
+def exclusive_start(device: torch.device) -> Iterator[ExitStack]:
     """Inside, no other search starts on a GPU, until the stack is closed."""
-    with ExitStack() as startup:
+    with ExitStack() as starting:
         if device.type == "cuda":
-            startup.enter_context(_starting)
-        yield startup
+            starting.enter_context(_starting)
+        yield starting
 
 
 @contextmanager

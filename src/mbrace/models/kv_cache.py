@@ -109,7 +109,7 @@ class CopiedCache:
 
 
 class IndexedCache:
-    """Keys and values stay where they were stored; a table (room, capacity) says in which row those of each row are.
+    """Keys and values stay where they were stored; a table (room, capacity) maps each row's past positions to cache rows.
 
     A selection changes the table alone. Rows of a beam mostly share their past, which is then read from the CPU's
     cache. At the present time step and later, the table says that every row is its own. `shape` is (heads, size), and

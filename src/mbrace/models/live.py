@@ -146,7 +146,7 @@ class LiveModel:
         lengths = torch.tensor([len(row) for row in rows])[:, None]
         columns = torch.arange(width)
         mask = columns >= width - lengths if self.pad_left else columns < lengths
-        with gpu.startup_lock(self.device):
+        with gpu.exclusive_start(self.device):
             return self.decoder.encode(padded.to(self.device), mask.to(self.device))
 
     def lengths(self, rows: Sequence[Sequence[int]], max_length: int | None) -> Tensor:

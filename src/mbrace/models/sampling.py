@@ -173,9 +173,9 @@ class EncodedSources:
         numbers = [[self._keys[want.sentence], want.first, want.count] for want in wants]
         keys, first, counts = torch.tensor(numbers, device=device).unbind(1)
         limits = model.lengths([self._rows[want.sentence] for want in wants], self._settings.max_length)
-        with gpu.startup_lock(device) as startup:
+        with gpu.exclusive_start(device) as starting:
             search = _Sampling(model, memory, keys, first, counts, limits, self._settings)
-            search.run(int(limits.max()), startup)
+            search.run(int(limits.max()), starting)
         return Sequences(search.out[:-1], search.scores[:-1])
 
 

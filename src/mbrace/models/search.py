@@ -138,12 +138,12 @@ class Search:
         """One time step."""
         raise NotImplementedError
 
-    def run(self, steps: int, startup: ExitStack) -> None:
-        """At most `steps` steps. `startup` is closed as soon as steps are replayed: other searches can start."""
+    def run(self, steps: int, starting: ExitStack) -> None:
+        """At most `steps` steps. `starting` is closed as soon as steps are replayed: other searches can start."""
         for time in range(steps):
             self.advance(time)
             if time > 0:
-                startup.close()
+                starting.close()
             if (time + 1) % self.check_every == 0 and not self.compact(time + 1):
                 break
         self.recorder.forget()
@@ -189,7 +189,7 @@ def run_searches(
     device: torch.device,
     concurrent: int = 1,
 ) -> list[Written]:
-    """What `write` makes of what `search` finds, for numbers from 0 to count - 1; it writes while the next one runs.
+    """Run `search` for 0 to count - 1 and post-process each result by `write` while the next search runs.
 
     `concurrent` searches run at the same time, each on a stream of its own. One for which the GPU has too little memory
     next to the others is run again alone.

@@ -129,13 +129,13 @@ def triton_kernels(device: torch.device) -> Any:
         one = torch.ones(1, 96, device=device)
         kernels.fused_add_norm(one, one, one[0], one[0], 1e-5)
     except Exception as error:  # such as no Triton, or no compiler for its launcher
-        warn(f"networks run without Triton's kernels, slower ({first_line(error)})")
+        warn(f"Triton is not available ({first_line(error)}): using slower PyTorch operations")
         return None
     return kernels
 
 
 def halve_on_oom(work: Callable[[Any], Item], rows: Any, one: str, smaller: Callable[[Any], None]) -> list[Item]:
-    """What `work` makes of rows, which can be sliced: in halves, and halves of these, where a GPU is out of memory.
+    """Apply `work` to rows, which can be sliced; halve the batch, again and again, where a GPU is out of memory.
 
     `smaller` is called with the half that is tried next; `one` names a single row, in the error if that is too much.
     """
@@ -152,7 +152,7 @@ def halve_on_oom(work: Callable[[Any], Item], rows: Any, one: str, smaller: Call
 
 
 def prefetched(items: Iterable[Item], *, most: int = 4) -> Generator[Item]:
-    """The items, made by a thread at most `most` items ahead, so that the device that uses them need not wait."""
+    """Prefetch up to `most` items on a background thread."""
     iterator = iter(items)
     thread = ThreadPoolExecutor(1, thread_name_prefix="mbrace-batches")
     try:

@@ -1,4 +1,4 @@
-"""BERT-like transformers over strings whose tokens follow one another, without padding.
+"""BERT-like transformers over packed (unpadded) sequences.
 
 The tokens of all strings are the rows of one matrix product, and attention stays within each string: on a GPU, in 16
 bits, by torch's variable-length attention; on a CPU by one call per length. The modules of transformers are not called:
