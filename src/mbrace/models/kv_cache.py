@@ -109,7 +109,7 @@ class CopiedCache:
 
 
 class IndexedCache:
-    """Keys and values stay where they were stored; a table (room, capacity) maps each row's past positions to cache rows.
+    """Keys and values stay where they were stored; a table (room, capacity) maps each row's past to rows of the cache.
 
     A selection changes the table alone. Rows of a beam mostly share their past, which is then read from the CPU's
     cache. At the present time step and later, the table says that every row is its own. `shape` is (heads, size), and
