@@ -7,6 +7,7 @@ python tests/real_servers.py record  runs the tests of test_real_servers.py on t
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import socket
@@ -16,8 +17,9 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 NAMES = ("llama.cpp", "llama-cpp-python", "transformers", "transformers-sampling")
@@ -140,8 +142,9 @@ def row_of(url: str, model: str) -> dict[str, str]:
     abilities = plain.abilities()
     found["n"] = f"up to {abilities.choices}" if abilities.choices > 1 else "ignored: one request per draw"
     found["seed"] = "yes" if abilities.seeded else "not exactly: arithmetic depends on the batch"
-    own_field = "generation_config" in abilities.fields
-    found["temperature"] = "in `generation_config`, with `do_sample`" if own_field else "yes"
+    cold, hot = (len(texts_at(temperature, url, model, abilities.fields)) for temperature in (0.01, 2.0))
+    sampled = " (sampling by `generation_config`)" if "generation_config" in abilities.fields else ""
+    found["temperature"] = f"yes{sampled}" if cold < 3 <= hot else f"no: {cold} and {hot} different texts of 8{sampled}"
     for name, value in (("top_k", 20), ("min_p", 0.05)):
         other = tried(**{name: value})
         moved = not isinstance(other, str) and "generation_config" in other.abilities().fields
@@ -151,6 +154,18 @@ def row_of(url: str, model: str) -> dict[str, str]:
     found["chat"] = f"yes; by default {abilities.truncation}" if abilities.truncation else "yes"
     found["completions"] = "no" if isinstance(tried(kind="completions"), str) else "yes"
     found["embeddings"] = "yes" if has_embeddings(url, model) else "no"
+    return found
+
+
+def texts_at(temperature: float, url: str, model: str, fields: Mapping[str, Any]) -> set[str]:
+    """The different texts of 8 requests with different seeds."""
+    found = set()
+    for seed in range(8):
+        body = {"model": model, "messages": [{"role": "user", "content": "Say something."}], "max_tokens": 8}
+        sent = json.dumps({**body, **fields, "temperature": temperature, "seed": seed}).encode()
+        request = urllib.request.Request(f"{url}/v1/chat/completions", sent, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=120) as response:
+            found.add(json.load(response)["choices"][0]["message"]["content"])
     return found
 
 
@@ -190,7 +205,7 @@ def main() -> int:
             page.write_text(new, encoding="utf-8")
             return 0
         with contextlib.ExitStack() as stack:
-            for name in (*NAMES, "llama.cpp-embedding", "llama.cpp-gemma"):
+            for name in (*NAMES, "llama.cpp-embedding", "llama.cpp-gemma", "llama.cpp-cold"):
                 url, model = stack.enter_context(running(name, folder))
                 variable = f"MBRACE_LIVE_{re.sub('[^a-z]', '_', name)}"
                 os.environ[variable] = url

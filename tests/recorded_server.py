@@ -12,6 +12,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from sysconfig import get_path
 from typing import Any
@@ -22,10 +23,11 @@ FOLDER = Path(__file__).parent / "data" / "servers"
 
 
 class Recorded:
-    """Answers as the server `name` did; with `upstream`, asks it there and notes what it says."""
+    """Answers as the server `name` did; with `upstream`, asks it there, with `fixed` fields, and notes what it says."""
 
-    def __init__(self, name: str, upstream: str | None = None) -> None:
+    def __init__(self, name: str, upstream: str | None = None, fixed: Mapping[str, Any] | None = None) -> None:
         self.path, self.upstream, self.lock = FOLDER / f"{name}.jsonl", upstream, threading.Lock()
+        self.fixed = dict(fixed or {})
         self.answers: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.asked: list[dict[str, Any]] = []
         if self.path.exists():
@@ -53,7 +55,7 @@ class Recorded:
             if not kept:
                 return 418, json.dumps({"error": f"not recorded: {name[:300]}; run make servers"}).encode()
             return kept[0]["status"], json.dumps(kept[0]["answer"]).encode()
-        status, answer = _ask(self.upstream + path, body)
+        status, answer = _ask(self.upstream + path, None if body is None else body | self.fixed)
         with self.lock:
             self.answers[name] = [{"path": path, "body": body, "status": status, "answer": answer}]
         return status, json.dumps(answer).encode()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import io
 import itertools
 import json
 import os
@@ -35,7 +37,7 @@ SPREAD = [f"{word} is what {other} said" for word in "abcdef" for other in "uvwx
 
 
 class Model(Mock):
-    """Draws from `texts`, by seed; each output has three tokens, each prompt ten."""
+    """Draws from `texts` of a prompt, by seed; each output has three tokens, each prompt ten."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +46,7 @@ class Model(Mock):
 
     def made(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         asked = body["messages"][-1]["content"] if "messages" in body else body["prompt"]
-        texts = self.texts(str(asked))
+        texts = SPREAD if asked == PROBE else self.texts(str(asked))  # it is seen to sample
         out = []
         for index in range(min(body["n"], self.choices)):
             text = random.Random(f"{body['seed']} {index}").choice(texts)
@@ -135,7 +137,7 @@ CUT = "half an ans..."
 def test_when_a_race_is_over(
     model: Model, texts: list[str], n: int, answer: str | None, stopped: str, draws: range
 ) -> None:
-    model.texts = lambda prompt: texts if prompt == "q" else PEAKED
+    model.texts = lambda prompt: texts
     (found,) = server(model).answer(["q"], n=n)
     assert found.text in (texts if answer is None else [answer])
     assert found.stopped == stopped
@@ -153,7 +155,7 @@ def test_cut_and_blank_draws_use_up_n_and_are_never_the_answer(model: Model) -> 
     assert answer.decoded.pseudo_references == cost.draws - cost.cut - cost.blank
     assert not any("..." in each.text or not each.text for each in answer.nbest)
     model.texts = lambda prompt: ["half an ans...", "half ..."]
-    with pytest.raises(mbrace.UserError, match="none of 16 samples is a whole answer"):
+    with pytest.raises(mbrace.UserError, match="none of 16 samples is usable"):
         server(model).answer(["q"], n=16)
 
 
@@ -165,6 +167,79 @@ def test_a_failing_prompt_makes_no_other_draw_again(model: Model, tmp_path: Path
     assert [row["prompt"] for row in rows_of(out)] == ["one", "two"]
     seeds = [(body["messages"][-1]["content"], body["seed"]) for body in model.bodies]
     assert len(seeds) == len(set(seeds))
+
+
+def test_one_failing_prompt_loses_no_other_answer(model: Model) -> None:
+    model.texts = lambda prompt: ["cut ...", "cut too ..."] if prompt == "bad" else PEAKED
+    failed: dict[Any, str] = {}
+
+    def on_error(record: mbrace.Record, error: Exception) -> None:
+        failed[record.id] = str(error)
+
+    found = server(model).answer(["one", "bad", "two"], on_error=on_error)
+    assert [answer.id for answer in found] == [0, 2]
+    assert [*failed] == [1]
+    assert failed[1].startswith("record 1: none of 16 samples is")
+    assert server(model).answer("bad", on_error=on_error) is None
+
+
+def test_a_conversation_is_one_prompt(model: Model) -> None:
+    turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What?"}]
+    assert server(model).answer(turns).text == server(model).answer([turns])[0].text
+    assert {str(body["messages"]) for body in model.bodies} == {str(turns)}
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_log_probabilities_are_a_matter_of_the_server(model: Model, given: bool) -> None:
+    reason = f"logprobs {given}: is a keyword of Server: it decides what is requested"
+    with pytest.raises(mbrace.SettingError, match=reason):
+        server(model, logprobs=not given).answer("q", logprobs=given)
+    with pytest.raises(mbrace.SettingError, match=reason):
+        asyncio.run(server(model, logprobs=not given).answer_async("q", logprobs=given))
+
+
+def test_a_draw_that_agrees_with_itself_alone_has_no_utility(model: Model) -> None:
+    for texts, n in ((["the one"], 1), (["the one", CUT, CUT, CUT], 4)):
+        model.texts = lambda prompt, texts=texts: texts
+        answer = server(model).answer("q", n=n, nbest=1, seed=4)
+        assert answer.draws - answer.receipt.cut == 1
+        assert (answer.text, answer.utility, answer.nbest[0].utility) == ("the one", None, None)
+    model.texts = lambda prompt: ["the one"]
+    assert server(model).answer("q", n=2).utility == 100.0
+
+
+def test_tokens_that_a_server_does_not_tell_are_unknown_and_not_none(
+    model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model.usage = lambda body: {}  # type: ignore[method-assign]
+    (tmp_path / "p.txt").write_text("one\n")
+    kept = ["--save-draws", f"{tmp_path}/draws"]
+    for _ in range(2):  # the second time, from the file
+        assert main(["answer", f"{tmp_path}/p.txt", "-o", f"{tmp_path}/a", "--force", *kept, *flags(model)]) == 0
+        (row,) = rows_of(tmp_path / "a")
+        assert (row["tokens_in"], row["tokens_out"]) == (None, None)
+    assert "requests (1 without a count)" in " ".join(capsys.readouterr().err.split()).replace("2 without", "1 without")
+
+
+def test_prompts_that_all_end_with_one_text_are_worth_a_warning(
+    model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.txt").write_text("".join(f"question {n}\n" for n in range(10)))
+    command = ["answer", f"{tmp_path}/p.txt", "-o", f"{tmp_path}/a", "--force", *flags(model)]
+    model.texts = lambda prompt: SPREAD if prompt.endswith(("1", "2")) else ["yes"]
+    assert main(command) == 0
+    assert "warning" not in capsys.readouterr().err
+    model.texts = lambda prompt: SPREAD if prompt.endswith("1") else ["yes"]
+    assert main(command) == 0
+    assert "warning: 9 of 10 prompts stopped with `one text`: all their draws were the same" in capsys.readouterr().err
+
+
+def test_a_greedy_server_whose_texts_differ_by_the_arithmetic_of_a_batch_is_refused(model: Model) -> None:
+    texts = ["The one answer.", *["Another."] * 15]
+    model.made = lambda body: [{"message": {"content": text}} for text in texts[-body["n"] :]]  # type: ignore[method-assign]
+    with pytest.raises(ServiceError, match="does not sample: most of its answers to a request are one text"):
+        server(model).answer("q")
+    assert model.bodies == []
 
 
 # votes
@@ -251,6 +326,93 @@ def test_turns_need_a_chat_and_get_its_system_prompt_unless_they_have_one(model:
     assert sent == {("Be brief.", "What?"), ("Be exact.", "What?")}
     with pytest.raises(mbrace.UserError, match="messages: only for chats"):
         server(model, kind="completions").answer([[turn]])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "prompts"),
+    [
+        ("-", '{"prompt": "What?"}\n{"messages": [{"role": "user", "content": "Who?"}]}\n{"x": 1}\n[2]\n', 4),
+        ("Q.JSONL", '{"prompt": "What?"}\n{"messages": [{"role": "user", "content": "Who?"}]}\n', 2),
+        ("x.json", '{"prompt": "What?"}\n{"prompt": "Who?"}\n', 2),
+        ("p.NDJSON.gz", '{"prompt": "What?"}\n{"prompt": "Who?"}\n', 2),
+        ("p", '{"prompt": "What?"}\nWho?\n{not JSON}\n', 3),
+    ],
+)
+def test_prompts_in_json_are_seen_by_the_name_of_the_file_or_the_line(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str, prompts: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = content.encode()
+    if name == "-":
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    else:
+        Path(name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    assert main(["answer", name, "-o", "a.jsonl", "-n", "4", *flags(model)]) == 0
+    asked = [body["messages"][-1]["content"] for body in model.bodies]
+    assert {"What?", "Who?"} <= {*asked, "Who?" if prompts > 2 else ""}
+    assert len(rows_of(Path("a.jsonl"))) == prompts
+    assert not any("prompt" in text for text in asked)
+
+
+def test_a_text_file_holds_text_whatever_it_looks_like(model: Model, tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text('{"prompt": "What?"}\n')
+    assert main(["answer", f"{tmp_path}/p.txt", "-o", f"{tmp_path}/a", "-n", "4", *flags(model)]) == 0
+    assert model.bodies[0]["messages"][-1]["content"] == '{"prompt": "What?"}'
+
+
+def test_fields_of_the_input_are_not_taken_for_ours(model: Model, tmp_path: Path) -> None:
+    theirs = {"cut": 9, "blank": "x", "unmatched": 9, "nbest": [1], "utility": "mine", "source": "a book", "label": 7}
+    (tmp_path / "p.jsonl").write_text(json.dumps({"prompt": "What?", **theirs}) + "\n" + '{"prompt": "Who?"}\n')
+    command = ["answer", f"{tmp_path}/p.jsonl", "-o", f"{tmp_path}/a", "-n", "4", *flags(model)]
+    assert main(command) == 0
+    row = rows_of(tmp_path / "a")[0]
+    assert [row.get(name) for name in theirs] == [None, None, None, None, row["utility"], "a book", 7]
+    assert isinstance(row["utility"], float)
+    whole = (tmp_path / "a").read_bytes()
+    (tmp_path / "a").write_bytes(whole[: whole.index(b"\n") + 1])
+    assert main([*command, "--resume"]) == 0
+    assert len(rows_of(tmp_path / "a")) == 2
+
+
+def test_a_run_says_what_it_was_made_by_and_how_to_go_on_when_the_server_is_gone(
+    model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.txt").write_text("one\ntwo\n")
+    model.plan = lambda number: "401" if "two" in str(model.bodies[number - 1]) else None
+    out = tmp_path / "a.jsonl"
+    assert main(["answer", f"{tmp_path}/p.txt", "-o", str(out), "--window", "1", *flags(model)]) == 3
+    assert "what is done is kept; go on with the same command and --resume" in capsys.readouterr().err
+    described = json.loads(Path(f"{out}.run.json").read_text())
+    assert not {"model", "kind"} & set(described)
+    assert (described["server_model"], described["server"]) == ("m", model.url)
+
+
+def test_numbers_in_answers_are_compared_by_value_unless_told_otherwise(model: Model, tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("one\n")
+    model.texts = lambda prompt: ["It is 1,000.", "It is 1000.0.", "It is 1000.", "It is 999.", "It is 999."]
+    command = ["answer", f"{tmp_path}/p.txt", "-o", f"{tmp_path}/a", "-n", "30", "--force", "--confidence", "1"]
+    command += ["--utility", "exact", "--utility-option", r"pattern=(\S*\d)\.", *flags(model)]
+    assert main(command) == 0
+    assert "1" in rows_of(tmp_path / "a")[0]["text"]
+    assert main([*command, "--utility-option", "numbers=no"]) == 0
+    assert rows_of(tmp_path / "a")[0]["text"] == "It is 999."
+
+
+def test_the_budget_of_a_judge_has_a_flag(model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "p.txt").write_text("one\n")
+    model.texts = lambda prompt: ["50"] if "Score the text" in prompt else SPREAD
+    made = model.made
+    model.made = lambda body: made({"seed": 0, "n": 1} | body)  # type: ignore[method-assign]
+    model.usage = lambda body: {}  # type: ignore[method-assign]
+    command = ["answer", f"{tmp_path}/p.txt", "-o", f"{tmp_path}/a", *flags(model)]
+    judge = ["--utility", "judge", "--utility-option", f"url={model.url}", "--utility-option", "model=m"]
+    assert main([*command, *judge, "--judge-budget", "5"]) == 3
+    assert "the judge's budget of 5 requests is spent" in capsys.readouterr().err
+    assert main([*command, *judge, "--judge-budget", "5000", "--resume"]) == 0
+    assert main([*command, "--judge-budget", "5", "--force"]) == 2
+    assert "--judge-budget 5: only valid with --utility judge" in capsys.readouterr().err
+    assert main(["decode", "c.jsonl", "--judge-budget", "5"]) == 2
+    assert "--judge-budget: is an option of the utility judge" in capsys.readouterr().err
 
 
 def test_paid_draws_are_never_lost_and_decode_reads_them(model: Model, tmp_path: Path) -> None:
@@ -342,16 +504,18 @@ def test_a_full_disk_ends_the_run_and_sets_no_prompt_aside(model: Model, tmp_pat
 def test_the_budget_is_checked_before_each_request_and_never_exceeded(model: Model, tmp_path: Path) -> None:
     model.texts = lambda prompt: [f"{word} is what {other} said" for word in "abcdef" for other in "uvwxyz"]
     answers = {}
-    for tokens in (150, 100_000):
+    for tokens in (300, 100_000):
         made = server(model, max_tokens=20, max_cost_tokens=tokens, concurrency=1)
         (answer,) = made.answer(["q"], n=16)
-        assert made.budget.spent == made.cost.prompt_tokens + made.cost.completion_tokens <= tokens
+        cost = made.cost.prompt_tokens + made.cost.completion_tokens
+        assert 0 < made.probe_tokens < made.budget.spent == made.probe_tokens + cost <= tokens
         answers[tokens] = answer
-    assert answers[150].stopped == "cost"
-    assert 1 <= answers[150].draws < 16
+    assert answers[300].stopped == "cost"
+    assert 1 <= answers[300].draws < 16
     assert answers[100_000].stopped == "all draws"
-    model.usage = lambda body: {}  # type: ignore[method-assign]
     made = server(model, max_tokens=20, max_cost_tokens=400, concurrency=1)
+    made.abilities()
+    model.usage = lambda body: {}  # type: ignore[method-assign]
     assert made.answer(["q"], n=16)[0].stopped == "cost"  # one that does not say it may have cost as much as allowed
     del model.usage  # type: ignore[method-assign]
     (tmp_path / "p.txt").write_text("".join(f"question {n}\n" for n in range(40)))
@@ -362,6 +526,34 @@ def test_the_budget_is_checked_before_each_request_and_never_exceeded(model: Mod
     assert sum(row["tokens_in"] + row["tokens_out"] for row in done) <= 400
     assert main(["answer", f"{tmp_path}/p.txt", "-o", str(out), *limits[:2], "--resume", *flags(model)]) == 0
     assert len(rows_of(out)) == 40
+
+
+def test_requests_at_the_same_time_do_not_spend_the_same_tokens(model: Model) -> None:
+    model.texts, together = lambda prompt: SPREAD, threading.Barrier(2)
+    made = server(model, max_tokens=50, max_cost_tokens=800, concurrency=8)
+    made.abilities()
+    model.usage = lambda body: {"prompt_tokens": 80, "completion_tokens": 50 * body["n"]}  # type: ignore[method-assign]
+    model.plan = lambda number: (together.wait(120), None)[1]  # two are paid for, and no third one
+    with pytest.raises(ServiceError, match="has no whole draw, and what is left of max_cost_tokens pays for no more"):
+        made.answer([str(number) for number in range(8)], n=4)
+    assert len(model.bodies) == 2
+    assert made.budget.spent <= 800
+
+
+@pytest.mark.parametrize("tokens", [50, 250])
+def test_a_budget_that_does_not_pay_for_the_first_requests_is_refused_with_its_number(
+    model: Model, tmp_path: Path, tokens: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "finding out what the server does may take 240 more; give more"
+    made = server(model, max_cost_tokens=tokens)
+    with pytest.raises(ServiceError, match=words):
+        made.answer("q")
+    assert made.budget.spent == 58 * len(model.probes) <= tokens
+    (tmp_path / "p.txt").write_text("one\n")
+    limit = ["--max-cost-tokens", str(tokens), "--on-error", "skip"]
+    assert main(["answer", f"{tmp_path}/p.txt", "-o", f"{tmp_path}/a", *limit, *flags(model)]) == 3
+    assert f"--max-cost-tokens {tokens}: {58 * (tokens > 240)} tokens are spent, and {words}" in capsys.readouterr().err
+    assert not (tmp_path / "a.errors.jsonl").exists()
 
 
 def test_the_requests_that_find_out_what_a_server_does_are_in_the_budget_and_said(
@@ -398,7 +590,7 @@ def test_prompts_from_a_pipe_or_several_files_are_not_counted_before(
         (tmp_path / "2.txt").write_text("two\n")
         assert main(["answer", prompts, "-o", f"{tmp_path}/a", "--force", *flags(model)]) == 0
         assert [row["prompt"] for row in rows_of(tmp_path / "a")] == ["one", "two"]
-        assert "16 draws of 512 tokens per prompt\n" in capsys.readouterr().err
+        assert "16 draws of 512 tokens per prompt; tokens in, and a few" in capsys.readouterr().err
     os.close(read)
 
 
@@ -436,7 +628,7 @@ def test_other_commands_read_the_answers_with_all_lines_and_turns(
 
 
 def test_prompts_with_the_same_id_have_draws_of_their_own(model: Model) -> None:
-    model.texts = lambda prompt: SPREAD if prompt == PROBE else [f"about {prompt}"]
+    model.texts = lambda prompt: [f"about {prompt}"]
     found = server(model).answer(["one", "two"], ids=[1, 1])
     assert [(answer.text, answer.draws) for answer in found] == [("about one", 4), ("about two", 4)]
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -76,7 +78,8 @@ class Mock(Server):
         self.probes.append(body)
         greedy = any(body.get(name) == value for name, value in EXTREMES.items())
         made = self.made(body if not greedy else body | {"seed": 0})
-        return request.send(200, json.dumps({"choices": made[:1] * len(made) if greedy else made}).encode())
+        choices = made[:1] * len(made) if greedy else made
+        return request.send(200, json.dumps({"choices": choices, "usage": self.usage(body)}).encode())
 
     def handle(self, request: QuietHandler, body: dict[str, Any], number: int) -> None:
         trouble = self.plan(number)
@@ -256,6 +259,26 @@ def test_generate_and_translate_with_a_server(mock: Mock, tmp_path: Path) -> Non
     asked = ["translate", f"{tmp_path}/s.txt", "-o", str(answers), "--beam", "3", "--schedule", "4,8", *server]
     assert main(asked) == 0
     assert [json.loads(line)["text"].split("/")[0] for line in answers.read_text().splitlines()] == ["eins", "zwei"]
+
+
+@pytest.mark.parametrize("command", ["generate", "translate"])
+@pytest.mark.parametrize("name", ["-", "D.JSONL", "d.json", "d"])
+def test_sources_in_json_are_seen_by_the_name_of_the_file_or_the_line(
+    mock: Mock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, name: str
+) -> None:
+    lines = b'{"id": "a", "source": "eins"}\n{"source": "zwei", "reference": "two"}\n'
+    monkeypatch.chdir(tmp_path)
+    if name == "-":
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
+    else:
+        Path(name).write_bytes(lines)
+    server = ["--server", mock.url, "--model", "m", "--prompt", "{source}", "--beam", "2"]
+    assert main([command, name, "-o", "o.jsonl", *server]) == 0
+    assert [json.loads(line)["id"] for line in Path("o.jsonl").read_text().splitlines()] == ["a", 2]
+    assert {body["messages"][-1]["content"] for body in mock.bodies} == {"eins", "zwei"}
+    Path("d.txt").write_bytes(lines)
+    assert main([command, "d.txt", "-o", "t.jsonl", *server]) == 0
+    assert mock.bodies[-1]["messages"][-1]["content"].startswith('{"')
 
 
 @pytest.mark.parametrize("kind", ["chat", "completions"])

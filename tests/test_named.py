@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import mbrace
-from mbrace.utilities.named import NAMED, kind_of, make_utility, model_of, uses_model
+from mbrace.utilities.named import NAMED, kind_of, make_utility, model_of, scored_options, uses_model
 
 
 @pytest.mark.parametrize(
@@ -90,3 +90,12 @@ def test_python_takes_the_names_of_the_command_line(tmp_path: Path) -> None:
     mixture = mbrace.Mixture([(mbrace.ChrF(), 1.0), (mbrace.BLEU(), 1.0)])
     assert mbrace.decode(samples, utility="chrf++:1+bleu:1") == mbrace.decode(samples, utility=mixture)
     assert mbrace.decode(samples, utility=f"{tmp_path}/own.py:score").text == "a cat"
+
+
+def test_a_default_that_older_versions_did_not_have_is_told_apart_from_theirs() -> None:
+    assert scored_options("exact", {"pattern": "x"}) == {"pattern": "x", "numbers": "yes"}
+    assert scored_options("exact", {"pattern": "x", "numbers": "no"}) == {"pattern": "x", "numbers": "no"}
+    assert scored_options("exact", {"lowercase": "yes"}) == {"lowercase": "yes"}
+    assert scored_options("chrf:1+exact:1", {"exact.pattern": "x"}) == {"exact.pattern": "x", "exact.numbers": "yes"}
+    assert scored_options("judge", {"url": "u", "model": "m", "budget": "5"}) == {"model": "m", "prompt": "default 2"}
+    assert scored_options("judge", {"model": "m", "prompt": "p"}) == {"model": "m", "prompt": "p"}

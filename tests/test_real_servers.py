@@ -19,7 +19,7 @@ from mbrace.cli import main
 from mbrace.errors import ServiceError
 
 LLAMA, PYTHON, GREEDY, SAMPLING = "llama.cpp", "llama-cpp-python", "transformers", "transformers-sampling"
-EMBEDDING, GEMMA = "llama.cpp-embedding", "llama.cpp-gemma"
+EMBEDDING, GEMMA, COLD = "llama.cpp-embedding", "llama.cpp-gemma", "llama.cpp-cold"
 
 
 class Real(Recorded):
@@ -27,7 +27,7 @@ class Real(Recorded):
 
     def __init__(self, name: str) -> None:
         variable = f"MBRACE_LIVE_{re.sub('[^a-z]', '_', name)}"
-        super().__init__(name, os.environ.get(variable))
+        super().__init__(name, os.environ.get(variable), {"temperature": 0} if name == COLD else None)
         self.model = os.environ.get(f"{variable}_model", "m")
 
 
@@ -76,6 +76,13 @@ def test_a_server_that_does_not_sample_is_told_how(real: Real) -> None:
     assert not {"min_p", "top_k"} & set(moved)  # which it refuses with status 422
     epsilon = server(real, epsilon=0.02).abilities().fields
     assert json.loads(epsilon["generation_config"]) == {"do_sample": True, "epsilon_cutoff": 0.02}
+
+
+@on(COLD)
+def test_a_server_that_is_greedy_whatever_is_asked_is_refused(real: Real) -> None:
+    with pytest.raises(ServiceError, match="does not sample: most of its answers to a request are one text"):
+        server(real).answer("Name a fruit.")
+    assert all(asked["body"]["max_tokens"] == 8 for asked in real.asked if asked["body"])  # nothing but the probe
 
 
 @on(LLAMA, PYTHON)

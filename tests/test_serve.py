@@ -267,7 +267,7 @@ def test_a_fault_of_ours_is_an_error_in_the_form_of_the_protocol(
         ("401", 401, "upstream: "),
         ("503", 503, "upstream: "),
         ("cut", 502, "upstream: "),
-        (None, 422, "none of 16 samples is a whole answer"),
+        (None, 422, "none of 16 samples is usable"),
     ],
 )
 def test_upstream_errors_keep_their_status(served: Served, reply: str | None, status: int, words: str) -> None:

@@ -112,7 +112,15 @@ def test_exact_match_compares_the_last_answer() -> None:
     ]
     assert table_of(utility, texts, texts[:4]).tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0] * 4, [0] * 4]
     assert utility.pairs(texts[:2], texts[1:3]).tolist() == [1, 0]
-    assert utility.name == r"exact|case:mixed|pattern:answer is (-?\d+)"
+    assert utility.name == r"exact|case:mixed|numbers|pattern:answer is (-?\d+)"
+
+
+def test_answers_that_are_found_by_a_pattern_are_compared_by_value_unless_told_otherwise() -> None:
+    texts = [f"It is {number}." for number in ("1,000", "1000.0", "1000", "999", "999")]
+    pattern = r"(\S*\d)\."
+    assert mbrace.decode(texts, utility=mbrace.ExactMatch(pattern=pattern)).text == texts[0]
+    assert mbrace.decode(texts, utility=mbrace.ExactMatch(pattern=pattern, numbers=False)).text == texts[3]
+    assert mbrace.ExactMatch().answer("1,000") == "1,000"
 
 
 def test_exact_match_takes_the_group_that_took_part_or_the_whole_match_or_the_whole_text() -> None:

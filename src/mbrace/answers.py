@@ -6,14 +6,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.api import decode_corpus
-from mbrace.errors import LARGEST, Parameter, SettingError, UserError, check_number, check_whole
+from mbrace.errors import LARGEST, Parameter, ServiceError, SettingError, UserError, check_number, check_whole
 from mbrace.metrics.exact_match import ExactMatch
 from mbrace.prune import Confidence, PruningFunction, RaceState, Standings
 from mbrace.race import Watch
@@ -26,6 +26,7 @@ from mbrace.windows import OnError
 
 FIRST_STEP = 4
 Message = Mapping[str, Any]
+Prompts: TypeAlias = "str | Sequence[Message] | Sequence[str | Sequence[Message]]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +114,8 @@ class Answer:
     """The answer to one prompt, and what it cost.
 
     `stopped` says why no more draws were made: "regret" (little to regret in answering now), "vote" (decided), "one
-    text" (all draws were the same), "all draws", or "cost" (the budget was spent). `utility` is its expected utility.
+    text" (all draws were the same), "all draws", or "cost" (the budget was spent). `utility` is its expected utility;
+    None where it is the only whole draw, which agrees with nothing but itself.
     """
 
     id: str | int
@@ -129,7 +131,8 @@ class Answer:
         """The fields of an output record."""
         cost = self.receipt
         found: dict[str, Any] = {"text": self.text, "draws": self.draws, "stopped": self.stopped}
-        found |= {"utility": self.utility, "tokens_in": cost.tokens_in, "tokens_out": cost.tokens_out}
+        tokens = {"tokens_in": cost.tokens_in, "tokens_out": cost.tokens_out}
+        found |= {"utility": self.utility, **(dict.fromkeys(tokens) if cost.untold else tokens)}
         found |= {"requests": cost.requests, "seconds": round(cost.seconds, 3)}
         unusable = {"cut": cost.cut, "blank": cost.blank, "unmatched": cost.unmatched}
         return found | {name: count for name, count in unusable.items() if count}
@@ -188,19 +191,20 @@ class Vote:
 
 
 def answer_all(
-    prompts: str | Sequence[str | Sequence[Message]],
+    prompts: Prompts,
     source: Sampler,
     settings: Answering,
     *,
     ids: Sequence[str | int] | None,
     utility: Utility | PairFunction | None,
+    on_error: OnError | None,
 ) -> Any:
-    """An `Answer` for each prompt, or one for one text."""
-    if isinstance(prompts, str):
-        return answer_all([prompts], source, settings, ids=ids, utility=utility)[0]
-    names = ids_of(prompts, ids)  # type: ignore[arg-type]
-    records = [prompt_of(prompt, name) for prompt, name in zip(prompts, names, strict=True)]
-    return list(answers(records, source, settings, utility=utility))
+    """An `Answer` for each prompt, or one for one text or one conversation (None if `on_error` was told of it)."""
+    is_one = isinstance(prompts, str) or bool(prompts and isinstance(prompts[0], Mapping))
+    given: Sequence[Any] = [prompts] if is_one else prompts
+    records = [prompt_of(prompt, name) for prompt, name in zip(given, ids_of(given, ids), strict=True)]
+    found = list(answers(records, source, settings, utility=utility, on_error=on_error))
+    return next(iter(found), None) if is_one else found
 
 
 def answers(
@@ -218,15 +222,22 @@ def answers(
     At most `n` draws are made for each: 4, then 8, 16, ... in all, while the race is open. It is over when the expected
     `regret` of answering now is at most this part of the spread between the draws. With an `ExactMatch` as utility the
     draws vote (`Vote`), unless log-probabilities weight them: then there are no votes to count, and regret decides. A
-    race is for the best answer alone, whatever `nbest` is.
+    race is for the best answer alone, whatever `nbest` is. A prompt that the budget leaves without a whole draw is a
+    ServiceError.
     """
     n, is_vote = settings.n, isinstance(utility, ExactMatch) and not settings.logprobs
     prune: PruningFunction = Vote(n, settings.confidence) if is_vote else Confidence(regret=settings.regret)
     sampler = _KeptDraws(source, utility.answer if isinstance(utility, ExactMatch) and utility.pattern else None)
 
     def failed(record: Record, error: Exception) -> None:
-        assert on_error is not None
-        sampler.forget(record)
+        if sampler.forget(record).denied:
+            budget, kept = Parameter("max_cost_tokens"), Parameter("save_draws")
+            raise ServiceError(
+                f"{record.where}: has no whole draw, and what is left of {budget} pays for no more; give more "
+                f"({kept} keeps the draws that are paid for)"
+            )
+        if on_error is None:
+            raise error
         on_error(record, error)
 
     found = decode_corpus(
@@ -241,14 +252,14 @@ def answers(
         keep_utilities=settings.nbest > 1,
         watch=watch,
         phases=phases,
-        on_error=None if on_error is None else failed,
+        on_error=failed,
     )
     for decoded in found:
-        receipt = sampler.finish()
-        yield Answer(
-            decoded.id, decoded.text, receipt.draws, _why(decoded, receipt, n, is_vote), decoded.utility, receipt,
-            _ranked(decoded, utility)[: settings.nbest], decoded,
-        )  # fmt: skip
+        receipt, ranked, value = sampler.finish(), _ranked(decoded, utility)[: settings.nbest], decoded.utility
+        if decoded.pseudo_references < 2:
+            ranked, value = (replace(ranked[0], utility=None),), None
+        why = _why(decoded, receipt, n, is_vote)
+        yield Answer(decoded.id, decoded.text, receipt.draws, why, value, receipt, ranked, decoded)
 
 
 def steps_to(n: int) -> tuple[int, ...]:
@@ -313,13 +324,13 @@ class _KeptDraws:
 
     def finish(self) -> Receipt:
         """What the draws of the next record cost, which is answered; nothing of them is kept."""
-        drawn = self._drawn.pop(id(self._open.popleft()), {})
-        return sum((draws.receipt or Receipt() for draws in drawn.values()), Receipt())
+        return self.forget(self._open[0])
 
-    def forget(self, record: Record) -> None:
-        """The record has no answer."""
+    def forget(self, record: Record) -> Receipt:
+        """What the draws of a record cost; nothing of them is kept."""
         del self._open[next(place for place, each in enumerate(self._open) if each is record)]
-        self._drawn.pop(id(record), None)
+        drawn = self._drawn.pop(id(record), {})
+        return sum((draws.receipt or Receipt() for draws in drawn.values()), Receipt())
 
     def _usable(self, draws: Draws) -> Draws:
         if self._answer_in is None:

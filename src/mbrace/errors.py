@@ -153,9 +153,9 @@ def check_threads(threads: int | None) -> None:
 
 
 def check_switches(thing: Any) -> None:
-    """Refuse a dataclass with something else than True or False for a field that is one of them by default."""
+    """Refuse a dataclass with something else than True or False for a field that is one of them."""
     for each in fields(thing):
-        if isinstance(each.default, bool) and type(value := getattr(thing, each.name)) is not bool:
+        if str(each.type).startswith("bool") and type(value := getattr(thing, each.name)) is not bool:
             raise SettingError(each.name, value, "must be True or False")
 
 

@@ -14,16 +14,16 @@ from mbrace.cli.runs import (
     add_cluster,
     add_resume,
     check_run,
-    report_run,
+    run_here,
     run_on_cluster,
-    run_with_output,
 )
-from mbrace.errors import UserError, counted, require
+from mbrace.errors import UTILITY, SettingError, UserError, require
 from mbrace.settings import LOCAL, LOCAL_MODEL, ModelSettings, Sampling
+from mbrace.utilities.mixture import parts_of
 from mbrace.utilities.named import uses_model
 
 if TYPE_CHECKING:
-    from mbrace.jobs.answer import AnswerJob, AnswerSummary
+    from mbrace.jobs.answer import AnswerJob
     from mbrace.jobs.decode import UtilitySettings
 
 
@@ -52,6 +52,7 @@ def add_answering(parser: argparse.ArgumentParser, *, without: Collection[str] =
 
     add_settings(parser.add_argument_group("race"), Answering, without=without)
     add_utility(parser)
+    parser.add_argument("--judge-budget", type=int, metavar="N", help="the most requests of --utility judge")
     title = "model (default: SmolLM2 by llama.cpp in this process, with mbrace[llm])"
     add_model(parser, title=title, without=NOT_FOR_ANSWERS, model=LOCAL_MODEL, **defaults)
 
@@ -74,20 +75,14 @@ def run(args: argparse.Namespace) -> int:
         OutputFiles(args.output).refuse_existing()
     can_count = os.path.isfile(args.prompts) and not args.prompts.endswith(".parquet")
     say(bound(job, count_lines(args.prompts) if can_count else None))
-    summary = cast("AnswerSummary", run_with_output(job, items, args))
-    status = report_run(summary, args)
-    if why := sorted(summary.stopped.items(), key=lambda pair: -pair[1]):
-        say("stopped: " + ", ".join(f"{reason} ({counted(count, 'prompt')})" for reason, count in why))
-    if summary.probe_tokens:
-        say(f"{counted(summary.probe_tokens, 'token')} more went to finding out what the server does")
-    return status
+    return run_here(job, items, args)
 
 
 def job_from(args: argparse.Namespace) -> AnswerJob:
     from mbrace.jobs.answer import AnswerJob
 
     model, candidates, settings = answering(args)
-    return AnswerJob(model, utility_of_votes(args), settings, candidates, args.save_draws, args.max_cost_tokens)
+    return AnswerJob(model, utility_of_answers(args), settings, candidates, args.save_draws, args.max_cost_tokens)
 
 
 def answering(args: argparse.Namespace, **defaults: Any) -> tuple[ModelSettings, Sampling, Answering]:
@@ -102,12 +97,14 @@ def answering(args: argparse.Namespace, **defaults: Any) -> tuple[ModelSettings,
     return model, Sampling(**given(args, Sampling)), Answering(**given(args, Answering))
 
 
-def utility_of_votes(args: argparse.Namespace) -> UtilitySettings:
-    """The utility that was asked for; votes compare numbers by value."""
-    utility = utility_settings(args)
-    if utility.name == "exact" and "numbers" not in dict(utility.options):
-        utility = type(utility)(utility.name, options=(*utility.options, ("numbers", "true")))
-    return utility
+def utility_of_answers(args: argparse.Namespace) -> UtilitySettings:
+    """The utility that was asked for; `--judge-budget` is an option of a judge."""
+    if args.judge_budget is None:
+        return utility_settings(args)
+    if "judge" not in (part for part, _ in parts_of(args.utility)):
+        raise SettingError("judge_budget", args.judge_budget, f"only valid with {UTILITY} judge")
+    budget = f"{'' if args.utility == 'judge' else 'judge.'}budget={args.judge_budget}"
+    return utility_settings(argparse.Namespace(**{**vars(args), "utility_option": [*args.utility_option, budget]}))
 
 
 # `mbrace serve`
@@ -151,7 +148,7 @@ def run_serve(args: argparse.Namespace) -> int:
         raise UserError("--model: only valid with --server; `mbrace answer` runs a model here")
     model, candidates, settings = answering(args, **SERVING)
     check_answering(model, candidates)
-    utility = utility_of_votes(args)
+    utility = utility_of_answers(args)
     for name in args.allow_utility:
         if name not in NAMED or NAMED[name].server:
             raise UserError(f"--allow-utility {name}: only names such as chrf++ or exact; no functions, no judges")

@@ -6,12 +6,13 @@ import argparse
 import os
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from mbrace.cli.messages import log, say, shows_progress
 from mbrace.cli.options import cost_text, options_from, report_truncated
-from mbrace.errors import SettingError, UserError, counted
+from mbrace.errors import ServiceError, SettingError, UserError, counted, warn
 from mbrace.setting_fields import nearest, typed
 from mbrace.utility import Cost
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from mbrace.io.candidates import Item
     from mbrace.jobs.run import Job, RunOptions, Summary
 
+ALL_THE_SAME, FEW = 0.9, 4  # the share of prompts whose draws are one text, and their number, that is worth a warning
 RAY_OPTIONS = {"workers": int, "gpus_per_worker": float, "shard_size": int}
 
 
@@ -216,16 +218,28 @@ def run_with_output(job: Job, items: Iterable[Item], args: argparse.Namespace, *
     from mbrace.cli.config import given_options
     from mbrace.jobs.run import run_job
 
-    return run_job(
-        job,
-        items,
-        args.output,
-        run_options(args),
-        handle_signals=True,
-        progress=shows_progress(),
-        total=total,
-        options=None if args.output == "-" else given_options(args),
-    )
+    with _resumable(args):
+        return run_job(
+            job,
+            items,
+            args.output,
+            run_options(args),
+            handle_signals=True,
+            progress=shows_progress(),
+            total=total,
+            options=None if args.output == "-" else given_options(args),
+        )
+
+
+@contextmanager
+def _resumable(args: argparse.Namespace) -> Iterator[None]:
+    """Say how to go on if a server or the network ends a run."""
+    try:
+        yield
+    except ServiceError as error:
+        if os.path.exists(args.output) and "resume" not in str(error):
+            log.warning("what is done is kept; go on with the same command and --resume")
+        raise
 
 
 def run_on_cluster(job: Job, inputs: list[str], args: argparse.Namespace) -> int:
@@ -234,7 +248,7 @@ def run_on_cluster(job: Job, inputs: list[str], args: argparse.Namespace) -> int
     from mbrace.cluster import run
     from mbrace.jobs.terminal import progress_bar
 
-    with progress_bar(args.output, shown=shows_progress()) as progress:
+    with _resumable(args), progress_bar(args.output, shown=shows_progress()) as progress:
         summary = run(
             job,
             inputs,
@@ -255,12 +269,33 @@ def report_run(summary: Summary, args: argparse.Namespace) -> int:
     """Say what a run did, and how to continue if a signal ended it; returns its exit status."""
     report_truncated(summary.truncated)
     say(summary_lines(summary))
+    _report_stops(summary)
     if summary.signal is None:
         return 0
     how = "" if args.output == "-" else "; go on with the same command and --resume"
     done = "the current window is written" if args.ray is None else "finished shards are kept"
     log.warning(f"stopped by signal {summary.signal}; {done}{how}")
     return 128 + summary.signal
+
+
+def _report_stops(summary: Summary) -> None:
+    """Say why the races of answers stopped, and what finding out what the server does took."""
+    kept = {name.partition("stopped_by_")[2]: count for name, count in vars(summary).items()}
+    counts = {name.replace("_", " "): count for name, count in kept.items() if name}
+    if not any(counts.values()):
+        return
+    by_count = sorted(filter(counts.get, counts), key=counts.__getitem__, reverse=True)
+    say("stopped: " + ", ".join(f"{name} ({counted(counts[name], 'prompt')})" for name in by_count))
+    if summary.probe_tokens:
+        say(f"{counted(summary.probe_tokens, 'token')} more went to finding out what the server does")
+    if counts["cost"]:
+        say("answers that `cost` stopped are final: --resume keeps them, whatever its budget")
+    same, ended = counts["one text"], sum(counts.values())
+    if same >= max(ALL_THE_SAME * ended, FEW):
+        warn(
+            f"{same:,} of {counted(ended, 'prompt')} stopped with `one text`: all their draws were the same; unless "
+            "they are that easy, the model samples too little or not at all: raise --temperature, see docs/servers.md"
+        )
 
 
 def summary_lines(summary: Summary) -> str:
@@ -283,10 +318,11 @@ def summary_lines(summary: Summary) -> str:
         parts.append(cost_text(cost))
     if summary.most_draws:
         unmatched = f", {summary.unmatched:,} without an answer" if summary.unmatched else ""
+        untold = f" ({summary.untold:,} without a count)" if summary.untold else ""
         parts.append(
             f"{counted(summary.draws, 'draw')} ({1 - summary.draws / summary.most_draws:.0%} saved){unmatched}, "
             f"{summary.tokens_in:,} prompt + {summary.tokens_out:,} answer tokens in "
-            f"{counted(summary.draw_requests, 'request')}"
+            f"{counted(summary.draw_requests, 'request')}{untold}"
         )
     if summary.cut or summary.blank:
         blank = f", {summary.blank:,} blank" if summary.blank else ""

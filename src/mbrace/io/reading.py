@@ -11,13 +11,13 @@ import lzma
 import re
 import sys
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from typing import Any, BinaryIO, TypeVar
 
 import orjson
 
 from mbrace.errors import RecordError, UserError, require, warn
-from mbrace.io.compression import packing_of, unpacked
+from mbrace.io.compression import packing_of, unpacked, without_packing
 from mbrace.records import Location
 
 Row = TypeVar("Row")
@@ -142,6 +142,19 @@ def parse_json(line: bytes, where: object) -> Any:
             return json.loads(text, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
             raise RecordError(where, f"not JSON ({error}); give one JSON object per line") from None
+
+
+def is_json_line(line: bytes, file: str, fields: Collection[str]) -> bool:
+    """Whether a line is JSON: by the name of its file or, where that does not say it, as on standard input, because it
+    is an object with one of these fields. A .txt file holds text."""
+    name = without_packing(file).lower()
+    if name.endswith((".txt", ".jsonl", ".ndjson", ".json")):
+        return not name.endswith(".txt")
+    try:
+        found = parse_json(line, file) if line.lstrip().startswith(b"{") else None
+    except RecordError:
+        return False
+    return isinstance(found, dict) and not found.keys().isdisjoint(fields)
 
 
 def _refuse_constant(name: str) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from mbrace.answers import Answer, Answering, Prompt, answers, prompt_of
-from mbrace.errors import RESUME, Parameter, RecordError, ServiceError, SettingError, UserError, check_whole, counted
+from mbrace.errors import Parameter, RecordError, SettingError, UserError, check_whole, counted
 from mbrace.io.candidates import Bad, Item, Row
-from mbrace.io.reading import decode_line, json_line, parse_json
+from mbrace.io.reading import decode_line, is_json_line, json_line, parse_json
 from mbrace.jobs.decode import UtilitySettings
 from mbrace.jobs.run import Outcome, Summary, answer_items
 from mbrace.jobs.translate import describe_model, load_model
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from mbrace.servers.server import Server
 
 PROMPT = "{source}"  # what is asked is the whole prompt
+OF_ANSWERS = ("cut", "blank", "unmatched", "nbest")  # fields of some answers, which no field of the input stands for
 NOT_FOR_ANSWERS = (  # settings of translators and of beam search
     *("prompt", "source_language", "target_language", "source_prefix", "beam_search"),
     *("beam", "length_penalty", "epsilon", "sampling"),
@@ -61,8 +61,9 @@ class AnswerJob:
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
+        left_out = {*NOT_FOR_ANSWERS, *(("model", "kind") if self.model.server is not None else ())}
         model = describe_model(self.model, self.candidates) | self.candidates.describe()
-        model = {name: value for name, value in model.items() if name not in NOT_FOR_ANSWERS}
+        model = {name: value for name, value in model.items() if name not in left_out}
         return {"command": "answer", **model, **self.utility.describe(), **self.settings.describe()}
 
     def start(self, threads: int) -> AnswerWorker:
@@ -76,7 +77,7 @@ class AnswerJob:
         """A prompt: a line of text, or of JSON with `prompt` or `messages`."""
         location, name = Location(file, number), f"{prefix}{number}" if prefix else number
         try:
-            if not isinstance(row, bytes) or {".jsonl", ".ndjson", ".parquet"} & set(Path(file).suffixes):
+            if not isinstance(row, bytes) or is_json_line(row, file, ("prompt", "messages")):
                 return _prompt_from(parse_json(row, location) if isinstance(row, bytes) else row, location, name)
             text = decode_line(row, location).removesuffix("\n").removesuffix("\r")
             return _prompt_from({"prompt": text}, location, name)
@@ -125,14 +126,6 @@ def _prompt_from(fields: Any, location: Location, default_id: str | int) -> Prom
 
 
 @dataclass
-class AnswerSummary(Summary):
-    """What a run of answers did, why its races stopped, and the tokens that finding out what the server does took."""
-
-    probe_tokens: int = 0
-    stopped: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass
 class AnswerWorker:
     """Answers prompts and turns the answers into lines."""
 
@@ -140,7 +133,7 @@ class AnswerWorker:
     utility: Utility
     source: Sampler
     server: Server | None  # that source, where it is one
-    summary: AnswerSummary = field(default_factory=AnswerSummary)
+    summary: Summary = field(default_factory=Summary)
 
     def interrupt(self) -> None:
         if self.server is not None:
@@ -152,40 +145,25 @@ class AnswerWorker:
     def _answers(self, records: Iterable[Record], on_error: OnError) -> Iterator[Answer]:
         return answers(
             records, self.source, self.job.settings, utility=self.utility, phases=self.summary.phases,
-            on_error=self._passed(on_error),
+            on_error=on_error,
         )  # fmt: skip
-
-    def _passed(self, on_error: OnError) -> OnError:
-        """The same, but a prompt that the budget left without any draw ends the run."""
-
-        def pass_on(record: Record, error: Exception) -> None:
-            server = self.server
-            if server is not None and server.budget.is_spent:
-                limit, spent = Parameter("max_cost_tokens", server.budget.tokens), f"{server.budget.spent:,} tokens"
-                raise ServiceError(
-                    f"{limit}: {spent} are spent, and {record.where} has no whole draw; "
-                    f"go on with {RESUME} and more tokens"
-                )
-            on_error(record, error)
-
-        return pass_on
 
     def _line(self, record: Record, answer: Answer) -> bytes:
         self._count(answer)
         asked = {"prompt": record.source}
         if isinstance(record, Prompt) and record.messages is not None:
             asked = {"messages": list(record.messages)}  # type: ignore[dict-item]
-        fields = {**(record.others or {}), "id": record.id, **asked, **answer.fields()}
+        theirs = {name: value for name, value in (record.others or {}).items() if name not in OF_ANSWERS}
+        fields = {"id": record.id, **asked, **theirs, **answer.fields()}
         if self.job.settings.nbest > 1:
             fields["nbest"] = [{"text": each.text, "utility": each.utility} for each in answer.nbest]
         return json_line(fields)
 
     def _count(self, answer: Answer) -> None:
         summary, cost, decoded = self.summary, answer.receipt, answer.decoded
-        summary.stopped[answer.stopped] = summary.stopped.get(answer.stopped, 0) + 1
-        spent = {
-            name: getattr(cost, name) for name in ("draws", "unmatched", "cut", "blank", "tokens_in", "tokens_out")
-        }
+        costs = ("draws", "unmatched", "cut", "blank", "tokens_in", "tokens_out", "untold")
+        spent = {name: getattr(cost, name) for name in costs}
+        spent |= {f"stopped_by_{answer.stopped.replace(' ', '_')}": 1}
         spent |= {"sentences": 1, "most_draws": self.job.settings.n, "draw_requests": cost.requests}
         spent |= {name: getattr(decoded, name) for name in ("utility_calls", "pairs_scored", "strings")}
         for name, count in spent.items():
@@ -204,5 +182,8 @@ def bound(job: AnswerJob, prompts: int | None) -> str:
         each += (
             f": {counted(prompts * n, 'draw')}, {prompts * n * tokens:,} tokens out for {counted(prompts, 'prompt')}"
         )
-    limit = "" if job.max_cost_tokens is None else f"; at most {counted(job.max_cost_tokens, 'token')} in and out"
-    return each + limit
+    if job.model.server is None:
+        return each
+    if job.max_cost_tokens is not None:
+        return f"{each}; at most {counted(job.max_cost_tokens, 'token')} in all, in and out"
+    return f"{each}; tokens in, and a few to find out what the server does, are not in these numbers"

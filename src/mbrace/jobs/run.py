@@ -49,14 +49,20 @@ class Summary:
     drawn: int = 0  # pseudo-references drawn from a live model
     cut: int = 0  # outputs of a server that ended at max_tokens, and blank ones: they are no candidates
     blank: int = 0
-    draws: int = (
-        0  # of answers, out of this many at most; those without a match of a vote's pattern, and what they cost
-    )
+    # of answers: their draws, out of this many at most; those without a match of a vote's pattern, and what they cost
+    draws: int = 0
     most_draws: int = 0
     unmatched: int = 0
     draw_requests: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
+    untold: int = 0  # requests whose answers did not say their tokens
+    probe_tokens: int = 0  # to find out what the server does
+    stopped_by_regret: int = 0  # prompts, by why no more draws were made
+    stopped_by_vote: int = 0
+    stopped_by_one_text: int = 0
+    stopped_by_all_draws: int = 0
+    stopped_by_cost: int = 0
     hypothesis_seconds: float = 0.0  # spent on hypotheses of a live model
     seconds: float = 0.0
     phases: Phases = field(default_factory=Phases)
@@ -269,7 +275,8 @@ def _check_same(item: Item, line: bytes, number: int, output: Output) -> None:
             f"{'a bad record' if isinstance(item, Bad) else repr(theirs)}; "
             f"give the input the output was made from, or {FORCE} to start over"
         )
-    made_of = (fields["source"], fields.get("reference")) if "source" in fields else None  # only candidate files say
+    says_sources = "source" in fields and "text" not in fields  # only candidate files do
+    made_of = (fields["source"], fields.get("reference")) if says_sources else None
     if made_of is not None and isinstance(item, Record) and made_of != (item.source, item.reference):
         raise UserError(f"{where}: {RESUME}: not made of {item.where}; give the same sources, or {FORCE} to start over")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from mbrace.errors import Parameter, RecordError, SettingError, require
 from mbrace.io.candidates import Bad, Item, Row, read_items
-from mbrace.io.reading import decode_line, parse_json
+from mbrace.io.compression import without_packing
+from mbrace.io.reading import decode_line, is_json_line, parse_json
 from mbrace.jobs.decode import AnyUtility, DecodeJob, DecodeWorker
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, RunOptions, Summary, items_of, run_job
 from mbrace.models.hypotheses import HypothesisMaker, LiveSampler, live_candidates
@@ -237,17 +237,17 @@ def source_item(row: Row, file: str, number: int, prefix: str = "", *, columns: 
     """The source on a line; with `columns`, a .tsv has sources in its first column and references in its second.
 
     Its id is the line number, from 1 as for every other input, after `prefix` if there is one. A line of JSON Lines or
-    a row of Parquet has its `source`, and may have an `id` and a `reference`.
+    a row of Parquet has its `source`, and may have an `id` and a `reference`. Where the name of the file does not say
+    which it is, a line that is an object with `source` is JSON.
     """
     location, identity = Location(file, number), f"{prefix}{number}" if prefix else number
-    suffixes = set(Path(file).suffixes)
     try:
-        if not isinstance(row, bytes) or suffixes & {".jsonl", ".ndjson", ".parquet"}:
+        if not isinstance(row, bytes) or is_json_line(row, file, ("source",)):
             return _json_source(parse_json(row, location) if isinstance(row, bytes) else row, location, identity)
         source, reference = decode_line(row, location).removesuffix("\n").removesuffix("\r"), ""
     except RecordError as error:
         return Bad(location, None, error.reason)
-    if columns and ".tsv" in suffixes:
+    if columns and without_packing(file).lower().endswith(".tsv"):
         source, reference = [*source.split("\t"), ""][:2]
     return Record((), id=identity, source=source, reference=reference or None, location=location)
 

@@ -23,14 +23,17 @@ class ExactMatch(StringMetric[str | None]):
     The answer is taken from the last match of `pattern` in a text: its first group that matched, as in
     `r"answer is (-?\d+)"`, or the whole match if the pattern has no groups. Without a pattern it is the whole text.
     Whitespace around it is dropped. A text without a match has no answer, and does not match anything, not even
-    another text without an answer. With `numbers`, equal numbers are equal answers: 1,000 = 1000.0.
+    another text without an answer. With `numbers`, equal numbers are equal answers: 1,000 = 1000.0. By default, they
+    are where there is a pattern.
     """
 
     pattern: str | None = None
     lowercase: bool = False
-    numbers: bool = False
+    numbers: bool | None = None
 
     def __post_init__(self) -> None:
+        if self.numbers is None:
+            object.__setattr__(self, "numbers", self.pattern is not None)
         check_switches(self)
         if self.pattern is not None:
             try:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mbrace.answers import Answering, Message, answer_all, answer_in
+from mbrace.answers import Answering, Prompts, answer_all, answer_in
 from mbrace.errors import SettingError, UserError
 from mbrace.models.live import Limits, LiveModel, device_for
 from mbrace.models.seq2seq import end_ids, find, load
@@ -17,7 +17,9 @@ from mbrace.models.transformers_decoders import CausalDecoder
 from mbrace.neural.device import choose_dtype
 from mbrace.records import Record
 from mbrace.sampler import Draws, FunctionDrawer, Receipt, Want
+from mbrace.settings import ModelSettings, Sampling
 from mbrace.utility import PairFunction, Utility
+from mbrace.windows import OnError
 
 
 class CausalLM(LiveModel):
@@ -64,28 +66,29 @@ class CausalLM(LiveModel):
 
     def answer(
         self,
-        prompts: str | Sequence[str | Sequence[Message]],
+        prompts: Prompts,
         *,
-        n: int = Answering.n,
         utility: Utility | PairFunction | None = None,
         ids: Sequence[str | int] | None = None,
-        max_tokens: int = 512,
-        temperature: float = 1.0,
+        on_error: OnError | None = None,
+        max_tokens: int = ModelSettings.max_tokens,
+        temperature: float = Sampling.temperature,
         **options: Any,
     ) -> Any:
-        """The consensus answers to prompts: texts, or lists of messages; an `Answer` for each, or one for one text.
+        """The consensus answers to prompts: texts, or lists of messages; an `Answer` for each, or one for one.
 
         At most `n` draws are made for each, in steps while the race between them is open. `options` are those of
-        `sampler` (`epsilon`, `top_p`, ...) and of `mbrace.answers.Answering` (`regret`, `confidence`, `nbest`, ...).
+        `sampler` (`epsilon`, `top_p`, ...) and of `mbrace.answers.Answering` (`n`, `regret`, `confidence`, ...). A
+        prompt that fails ends the call; with `on_error`, it is passed to that function with its error instead, and left
+        out. In a service, call it on a thread: `await asyncio.to_thread(model.answer, prompt)`.
         """
         of_sampler: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature, "epsilon": None}
         of_sampler |= {name: options.pop(name) for name in ("epsilon", "top_k", "top_p", "min_p") if name in options}
-        settings = Answering(n=n, **options)
+        settings = Answering(**options)
         if settings.logprobs:
             raise SettingError("logprobs", ..., "only valid with a server")
-        return answer_all(
-            prompts, PromptDraws(self, seed=settings.seed, **of_sampler), settings, ids=ids, utility=utility
-        )
+        drawer = PromptDraws(self, seed=settings.seed, **of_sampler)
+        return answer_all(prompts, drawer, settings, ids=ids, utility=utility, on_error=on_error)
 
 
 class PromptDraws:

@@ -149,10 +149,10 @@ def reply(asked: Asked, answer: Answer, model: str) -> dict[str, Any]:
     }
 
 
-def usage(answer: Answer) -> dict[str, int]:
-    """The tokens of all draws."""
+def usage(answer: Answer) -> dict[str, int] | None:
+    """The tokens of all draws; None where the server behind does not tell them."""
     cost = answer.receipt
-    return {
+    return None if cost.untold else {
         "prompt_tokens": cost.tokens_in,
         "completion_tokens": cost.tokens_out,
         "total_tokens": cost.tokens_in + cost.tokens_out,

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mbrace.errors import ServiceError
+from mbrace.errors import Parameter, ServiceError
 from mbrace.servers.chat import Choice, choices_of, cost_of
+from mbrace.servers.draws import Budget, most_tokens
 from mbrace.servers.failures import RequestError
 from mbrace.servers.http import Client
 from mbrace.servers.vllm_epsilon import ARGUMENT
@@ -71,8 +72,10 @@ class Probe:
         logprobs: bool,
         epsilon: float | None,
         most: int,
+        budget: Budget,
     ) -> None:
         self._client, self._chat, self._logprobs, self._epsilon, self._most = client, chat, logprobs, epsilon, most
+        self._budget = budget
         self._options = dict(options)
         self._fields = fields_of(options, logprobs=logprobs, chat=chat, epsilon=epsilon)
         self._plain, self._seed = body(PROBE), True
@@ -87,7 +90,7 @@ class Probe:
             raise self._error("gives no log-probabilities; leave logprobs out")
         first = [choice.written for choice in choices]
         again = [choice.written for choice in (await self._ask(most, 1))[0]]
-        if not _differ(first):
+        if _are_one(first):
             most = await self._choices_that_differ(most)
         await self._check_options(most)
         return Abilities(
@@ -126,22 +129,25 @@ class Probe:
         return sent & quoted
 
     async def _choices_that_differ(self, most: int) -> int:
-        """The choices per request, after an answer whose texts were all the same (or just one)."""
-        several: list[list[str]] = []
+        """The choices per request, after an answer most of whose texts were one (or that had just one)."""
         for temperature in (self._options.get("temperature", 1.0), HOT):
-            found = await asyncio.gather(*(self._ask(most, seed, temperature) for seed in range(2, 2 + SAMPLES)))
-            several = [[choice.written for choice in choices] for choices, _ in found]
-            if any(map(_differ, several)):
-                return most
-            if len({texts[0] for texts in several}) > 1:
-                return 1  # different seeds give different texts, but a request's choices are copies
+            several = await self._several(most, temperature)
+            if not _are_one([text for texts in several for text in texts]):
+                # 1: different seeds give different texts, but a request's choices are copies
+                return 1 if all(map(_are_one, several)) else most
         if await self._through_transformers():
             return 1
         raise self._error(
-            "does not sample: all its answers to a request are the same text, which agrees with itself; start it with "
-            "sampling on (transformers serve: do_sample in the model's generation_config.json), or give it what it "
-            "needs in options"
+            "does not sample: most of its answers to a request are one text, which agrees with itself; start it with "
+            "sampling on (no temperature of 0 there; transformers serve: do_sample in the model's "
+            "generation_config.json), or give it what it needs in options"
         )
+
+    async def _several(self, most: int, temperature: float) -> list[list[str]]:
+        """The texts of a few requests; one after another where each has one, so that no batch changes them."""
+        asked = [self._ask(most, seed, temperature) for seed in range(2, 2 + SAMPLES)]
+        found = [await each for each in asked] if most == 1 else await asyncio.gather(*asked)
+        return [[choice.written for choice in choices] for choices, _ in found]
 
     async def _through_transformers(self) -> bool:
         """Whether it is `transformers serve`, which takes all settings of sampling in one field, as text."""
@@ -152,10 +158,10 @@ class Probe:
         fields = {name: value for name, value in self._fields.items() if name not in (*EXTREMES, "vllm_xargs")}
         before, self._fields = self._fields, fields | {"generation_config": json.dumps({"do_sample": True, **config})}
         try:
-            found = await asyncio.gather(*(self._ask(1, seed, HOT) for seed in range(2, 2 + SAMPLES)))
+            found = await self._several(1, HOT)
         except (RequestError, ServiceError):
             found = []
-        if not _differ([choices[0].written for choices, _ in found]):
+        if _are_one([text for texts in found for text in texts]):
             self._fields = before
             return False
         return True
@@ -168,8 +174,8 @@ class Probe:
         if self._epsilon:
             given["epsilon"] = 0.999
         for name, extreme in given.items():
-            texts = [choice.written for choice in await self._with_extreme(name, extreme, min(most, 2 * SAMPLES))]
-            if 2 * max(map(texts.count, texts)) > len(texts):  # a few may differ: arithmetic depends on the batch
+            found = await self._with_extreme(name, extreme, min(most, 2 * SAMPLES))
+            if _are_one([choice.written for choice in found]):
                 continue
             if name == "epsilon":
                 raise self._error(
@@ -210,9 +216,22 @@ class Probe:
             body["seed"] = seed
         if temperature is not None:
             body["temperature"] = temperature
-        choices, cost = await self._client.ask(body, self._read)
-        cut = TOKENS * sum(choice.is_cut for choice in choices)  # `usage` may be that of one choice
-        self.tokens += cost.prompt_tokens + max(cost.completion_tokens, cut)
+        prompt, spent = most_tokens(body), 0
+        paid = await self._budget.take(prompt, TOKENS, n)
+        reserved = prompt + paid * TOKENS if paid else 0
+        try:
+            if paid < n:
+                limit = Parameter("max_cost_tokens", self._budget.tokens)
+                raise ServiceError(
+                    f"{limit}: {self._budget.spent:,} tokens are spent, and finding out what the server does may take "
+                    f"{prompt + n * TOKENS:,} more; give more"
+                )
+            choices, cost = await self._client.ask(body, self._read)
+            cut = TOKENS * sum(choice.is_cut for choice in choices)  # `usage` may be that of one choice
+            told = cost.prompt_tokens + max(cost.completion_tokens, cut)
+            self.tokens, spent = self.tokens + told, told or reserved
+        finally:
+            self._budget.settle(reserved, spent)
         return choices, cost
 
     def _read(self, answer: Any) -> tuple[list[Choice], Cost]:
@@ -237,5 +256,6 @@ def check_beams(texts: Sequence[str], count: int, url: str) -> None:
         )
 
 
-def _differ(texts: Sequence[str]) -> bool:
-    return len(set(texts)) > 1
+def _are_one(texts: Sequence[str]) -> bool:
+    """Whether more than half of them are the same. Of greedy ones a few may differ: arithmetic depends on the batch."""
+    return not texts or 2 * max(map(texts.count, texts)) > len(texts)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mbrace.errors import ServiceError, UserError, check_whole
 from mbrace.records import Record
@@ -92,7 +92,6 @@ class Budget:
         self.tokens, self.spent = tokens, 0
         self._reserved = 0
         self._settled: asyncio.Event | None = None
-        self.is_spent = False  # whether a request was denied
 
     async def take(self, prompt: int, per_choice: int, choices: int) -> int:
         """Reserve as many choices of at most `per_choice` tokens, after a prompt, as there is room for; waits for other
@@ -104,7 +103,6 @@ class Budget:
             if room >= choices * per_choice or not self._reserved:
                 paid = max(0, min(choices, room // per_choice))
                 self._reserved += prompt + paid * per_choice if paid else 0
-                self.is_spent = self.is_spent or paid < choices
                 return paid
             self._settled = self._settled or asyncio.Event()
             await self._settled.wait()
@@ -117,3 +115,10 @@ class Budget:
             if self._settled is not None:
                 self._settled.set()
                 self._settled = None
+
+
+def most_tokens(body: Mapping[str, Any]) -> int:
+    """The most tokens that the prompt of a request may have: one for each byte, and some for the chat template."""
+    if "prompt" in body:
+        return len(str(body["prompt"]).encode("utf-8", "replace")) + 8
+    return sum(len(str(message.get("content")).encode("utf-8", "replace")) + 16 for message in body["messages"]) + 64

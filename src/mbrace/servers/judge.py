@@ -30,10 +30,10 @@ from mbrace.utility import Ask, Cost, Pairwise, Scorer, Sentence
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-PROMPT = (
-    "Score the translation below from 0 to 100 for how well it says what the reference says, where 0 is no meaning "
-    "kept and 100 is a perfect translation. Answer with the number only.\n\n"
-    "Reference: {reference}\nTranslation: {hypothesis}\nScore:"
+PROMPT = (  # of translations, summaries and answers alike
+    "Score the text below from 0 to 100 for how well it says what the reference says, where 0 is nothing of it and "
+    "100 is all of it and nothing else. Answer with the number only.\n\n"
+    "Reference: {reference}\n\nText: {hypothesis}\n\nScore:"
 )
 COMPARE = (
     "Which of these two answers is better? Answer with the letter A or B only.\n\n"

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mbrace.answers import Answer, Answering, Message, Prompt, answer_all, answers, prompt_of
+from mbrace.answers import Answer, Answering, Message, Prompt, Prompts, answer_all, answers, prompt_of
 from mbrace.errors import ServiceError, SettingError, UserError
 from mbrace.race import Watch
 from mbrace.records import Record, key
@@ -23,12 +23,13 @@ from mbrace.sampler import Draws, Receipt, Want, ids_of, source_of
 from mbrace.servers.abilities import Abilities, Probe, beam_request, check_beams
 from mbrace.servers.answer_file import AnswerFile, key_of
 from mbrace.servers.chat import Choice, chat_messages, choices_of, cost_of
-from mbrace.servers.draws import Budget, Ongoing, ServerDrawer
+from mbrace.servers.draws import Budget, Ongoing, ServerDrawer, most_tokens
 from mbrace.servers.failures import RequestError, StatusError
 from mbrace.servers.http import Client
 from mbrace.setting_fields import known_settings
 from mbrace.settings import Connection, ConnectionOptions, ModelSettings, Sampling
 from mbrace.utility import Cost, PairFunction, Utility
+from mbrace.windows import OnError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -131,7 +132,7 @@ class Server:
     async def _ask_abilities(self) -> Abilities:
         probe = Probe(
             self._client, self._with_text, self._options, chat=self._chat, logprobs=self.logprobs,
-            epsilon=self._epsilon, most=self._settings.samples_per_request,
+            epsilon=self._epsilon, most=self._settings.samples_per_request, budget=self.budget,
         )  # fmt: skip
         try:
             self._abilities = await probe.run()
@@ -140,7 +141,6 @@ class Server:
             raise StatusError(str(error), error.status) from error
         finally:
             self.probe_tokens = probe.tokens
-            self.budget.settle(0, probe.tokens)
 
     def candidates(
         self, sources: Sequence[str], n: int, *, ids: Sequence[str | int] | None = None, stream: str = "draw"
@@ -188,20 +188,28 @@ class Server:
 
     def answer(
         self,
-        prompts: str | Sequence[str | Sequence[Message]],
+        prompts: Prompts,
         *,
-        n: int = Answering.n,
         utility: Utility | PairFunction | None = None,
         ids: Sequence[str | int] | None = None,
+        on_error: OnError | None = None,
         **options: Any,
     ) -> Any:
-        """The consensus answers to prompts: texts, or lists of messages; an `Answer` for each, or one for one text.
+        """The consensus answers to prompts: texts, or lists of messages; an `Answer` for each, or one for one.
 
         At most `n` draws are made for each, in steps while the race between them is open. `options` are fields of
-        `mbrace.answers.Answering`: `regret`, `confidence`, `nbest`, `seed`, `window`.
+        `mbrace.answers.Answering`: `n`, `regret`, `confidence`, `nbest`, `seed`, `window`. A prompt that fails ends the
+        call; with `on_error`, it is passed to that function with its error instead, and left out.
         """
-        settings = Answering(**{"n": n, "logprobs": self.logprobs, **options})
-        return answer_all(prompts, self, settings, ids=ids, utility=utility)
+        settings = self._answering(options)
+        return answer_all(prompts, self, settings, ids=ids, utility=utility, on_error=on_error)
+
+    def _answering(self, options: Mapping[str, Any]) -> Answering:
+        settings = Answering(**{"logprobs": self.logprobs, **options})
+        if settings.logprobs != self.logprobs:
+            reason = "is a keyword of Server: it decides what is requested"
+            raise SettingError("logprobs", settings.logprobs, reason)
+        return settings
 
     async def answer_async(
         self,
@@ -212,8 +220,7 @@ class Server:
         **options: Any,
     ) -> Answer:
         """Like `answer`, for one prompt, in a service. Cancelling it cancels its requests."""
-        settings = Answering(**{"logprobs": self.logprobs, **options})
-        return await self.answer_prompt(prompt_of(prompt, id), settings, utility=utility)
+        return await self.answer_prompt(prompt_of(prompt, id), self._answering(options), utility=utility)
 
     async def answer_prompt(
         self,
@@ -277,21 +284,14 @@ class Server:
         ]
         await asyncio.gather(*parts, return_exceptions=True)  # those under way are paid for, even if one fails
         found = [part.result() for part in parts]
-        choices = [choice for part, _ in found for choice in part]
-        usable = [choice for choice in choices if choice.is_usable]
-        cut = sum(choice.is_cut for choice in choices)
-        blank = len(choices) - len(usable) - cut
-        counts = Receipt(draws=len(choices), cut=cut, blank=blank, seconds=time.monotonic() - started)
-        if stream == "draw":
-            self.drawn += len(choices)
-        self.cut += cut
-        self.blank += blank
+        usable = [choice for part, _ in found for choice in part if choice.is_usable]
+        receipt = sum((own for _, own in found), Receipt(seconds=time.monotonic() - started))
         is_continued = getattr(record, "is_continued", False)
         return Draws(
             [choice.continuation if is_continued else choice.text for choice in usable],
             [choice.logprob or 0.0 for choice in usable] if self.logprobs else None,
-            len(choices) - len(usable),
-            receipt=sum((own for _, own in found), counts),
+            receipt.draws - len(usable),
+            receipt=receipt,
         )
 
     async def _part(
@@ -321,12 +321,16 @@ class Server:
                 got, cost = await self._paid(body, wanted, abilities, before)
                 if not got:  # the budget pays for none
                     return choices, receipt + Receipt(denied=wanted)
-                receipt += Receipt(cost.prompt_tokens, cost.completion_tokens, 1)
+                receipt += _told(cost.prompt_tokens, cost.completion_tokens, requests=1)
                 if self._file is not None:
                     self._file.put(name, _saved(record, stream, begin, got, cost))
                 if self.logprobs and any(choice.logprob is None for choice in got):
                     raise ServiceError(f"{self.url}: gives no log-probabilities; leave logprobs out")
-            self.cost += cost
+            cut = sum(choice.is_cut for choice in got)
+            blank = len(got) - cut - sum(choice.is_usable for choice in got)
+            receipt += Receipt(draws=len(got), cut=cut, blank=blank)
+            self.cost, self.cut, self.blank = self.cost + cost, self.cut + cut, self.blank + blank
+            self.drawn += len(got) if stream == "draw" else 0
             choices += got
         return choices, receipt
 
@@ -334,7 +338,7 @@ class Server:
         self, body: dict[str, Any], wanted: int, abilities: Abilities, before: Callable[[], None]
     ) -> tuple[list[Choice], Cost]:
         """As many of the wanted choices of a request as the budget pays for, and what they cost."""
-        most, prompt = int(body["max_tokens"]), _most_tokens(body)
+        most, prompt = int(body["max_tokens"]), most_tokens(body)
         paid, spent = await self.budget.take(prompt, most, wanted), 0
         if not paid:
             return [], Cost()
@@ -430,11 +434,9 @@ def _kept(saved: dict[str, Any]) -> tuple[list[Choice], Receipt]:
         Choice(str(each["text"]), None if each["logprob"] is None else float(each["logprob"]), bool(each["is_cut"]))
         for each in saved["choices"]
     ]
-    return choices, Receipt(int(saved["tokens_in"]), int(saved["tokens_out"]))
+    return choices, _told(int(saved["tokens_in"]), int(saved["tokens_out"]))
 
 
-def _most_tokens(body: Mapping[str, Any]) -> int:
-    """The most tokens that the prompt of a request may have: one for each byte, and some for the chat template."""
-    if "prompt" in body:
-        return len(str(body["prompt"]).encode("utf-8", "replace")) + 8
-    return sum(len(str(message.get("content")).encode("utf-8", "replace")) + 16 for message in body["messages"]) + 64
+def _told(tokens_in: int, tokens_out: int, *, requests: int = 0) -> Receipt:
+    """What an answer says that it took; one without any tokens does not say it."""
+    return Receipt(tokens_in, tokens_out, requests, untold=int(tokens_in + tokens_out == 0))

@@ -208,11 +208,18 @@ def _check_unknown(name: str) -> None:
 
 
 def scored_options(name: str, options: Mapping[str, str]) -> dict[str, str]:
-    """The options that scores depend on."""
+    """The options that scores depend on, with the defaults that older versions did not have."""
     served = {part for part, _ in parts_of(name) if part in NAMED and NAMED[part].server}
     owners = {key: (key.rpartition(".")[0] or name, key.rpartition(".")[2]) for key in options}  # the part, its option
     left_out = {key for key, (part, option) in owners.items() if part in served and option in NOT_SCORED}
-    return {key: text for key, text in options.items() if key not in left_out}
+    found = {key: text for key, text in options.items() if key not in left_out}
+    for part, _ in parts_of(name):
+        prefix = "" if part == name else f"{part}."
+        if part == "exact" and f"{prefix}pattern" in found:
+            found.setdefault(f"{prefix}numbers", "yes")
+        if part == "judge":
+            found.setdefault(f"{prefix}prompt", "default 2")
+    return found
 
 
 def uses_model(name: str) -> bool:
