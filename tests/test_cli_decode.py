@@ -157,6 +157,10 @@ def test_a_wrong_number_of_candidates_writes_nothing_and_the_right_one_is_taken_
         assert not out.exists()
     assert main([*command, "4", "--source", str(sources)]) == 0
     assert len(out.read_text().splitlines()) == 100
+    for size, status in (("3", 2), ("4", 0)):  # standard input is read only once
+        run = start("--hypotheses", "-", "--num-candidates", size, "-o", tmp_path / "piped.jsonl")
+        run.communicate(flat.read_bytes())
+        assert (run.returncode, (tmp_path / "piped.jsonl").exists()) == (status, status == 0)
 
 
 BOTH = {"hypotheses": ["a b", "a c"], "pseudo_references": ["a b"]}

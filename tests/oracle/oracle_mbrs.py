@@ -15,13 +15,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-WHOLE, SMALL = (48, 64), (12, 16)  # sources, and hypotheses and pseudo-references of each
+WHOLE, SMALL, TIES = (48, 64), (12, 16), (48, 4)  # sources, and hypotheses and pseudo-references of each
 NAMES = ("hypotheses", "references", "source", "lprobs")
 COMMANDS = [
     *((WHOLE, f"-r references --metric {metric}{decoder}")
       for metric in ("chrf", "chrf --metric.word_order 2", "bleu")
       for decoder in ("", " --decoder pruning_mbr")),
     (SMALL, ""),
+    (TIES, "--format json"),
     (SMALL, "--metric chrf --nbest 5 --format json"),
     (SMALL, "--metric chrf -s source -r references --num_references 16 --reference_lprobs lprobs --format json"),
     (SMALL, "--metric bleu --metric.tokenize char --metric.smooth_method floor --metric.max_ngram_order 3"),
@@ -45,6 +46,25 @@ def write_files(records: list[dict], size: tuple[int, int], folder: Path) -> Non
         (folder / name).write_text("".join(line + "\n" for line in own), encoding="utf-8")
 
 
+def options_of_all() -> dict[str, bool]:
+    """Every option, and whether it is a truth value."""
+    from mbrs.cli.decode import get_argparser, registry
+    from mbrs.decoders import DecoderReferenceBased, DecoderReferenceless
+    from mbrs.metrics import Metric, MetricReferenceless
+    from simple_parsing.helpers.custom_actions import BooleanOptionalAction
+
+    found = {}
+    for metric in registry.get_registry(Metric | MetricReferenceless):
+        for decoder in registry.get_registry(DecoderReferenceBased | DecoderReferenceless):
+            chosen = ["--metric", metric, "--decoder", decoder, "--selector", "diverse"]
+            sys.argv = ["mbrs-decode", "hypotheses", "-n", "1", *chosen]
+            parser = get_argparser(sys.argv[1:])
+            parser.preprocess_parser()
+            for action in parser._actions:
+                found |= dict.fromkeys(action.option_strings, isinstance(action, BooleanOptionalAction))
+    return found
+
+
 def main(candidates: Path, out: Path) -> None:
     """The outputs of every command."""
     with lzma.open(candidates, "rt", encoding="utf-8") as file:
@@ -60,7 +80,7 @@ def main(candidates: Path, out: Path) -> None:
             lines = (Path(folder) / "out").read_text(encoding="utf-8").splitlines()
         runs.append({"size": size, "options": options, "lines": lines})
         print(options, len(lines), file=sys.stderr)
-    found["runs"] = runs
+    found |= {"runs": runs, "options": options_of_all()}
     out.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 

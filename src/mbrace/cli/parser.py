@@ -54,7 +54,10 @@ class Parser(argparse.ArgumentParser):
                     raise UserError(f"{flag}: {removed or f'no such option{self._nearest(flag)}'}")
         elif words and words[0][:1] != "-" and words[0] not in COMMANDS:
             raise UserError(f"{words[0]}: no such command{nearest(words[0], COMMANDS, help='mbrace --help')}")
-        return super().parse_known_args(args, namespace)
+        found, extras = super().parse_known_args(args, namespace)
+        if extras and self._subparsers is None:  # else the parser of all commands would point to its own help
+            self.error(f"unrecognized arguments: {' '.join(extras)}")
+        return found, extras
 
     def _nearest(self, flag: str) -> str:
         if self.prog.endswith(" decode") and ("_" in flag or flag.partition(".")[0] in PEERS):

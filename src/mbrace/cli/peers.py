@@ -28,12 +28,17 @@ if TYPE_CHECKING:
     from mbrace.result import Candidate, Decoded
     from mbrace.utility import Utility
 
+HALVES = {"fp16": "float16", "bf16": "bfloat16"}
 _NETWORK = {"model": "--metric-model", "fp16": "", "bf16": "", "cpu": "", "batch_size": ""}
 
 
 def _same(names: str, ignored: str = "num_workers") -> dict[str, str]:
     """Options that have the same name here, and ignored ones."""
     return {name: name for name in names.split()} | dict.fromkeys(ignored.split(), "")
+
+
+def _metric_names(names: str) -> dict[str, None]:
+    return dict.fromkeys(f"metric.{name}" for name in names.split())
 
 
 # For each metric of mbrs, its options and what they become: a flag of ours, the name of an option of the utility, or ""
@@ -75,6 +80,16 @@ DECODERS: dict[str, dict[str, str]] = {
     "probabilistic_mbr": {"rank": "rank", "reduction_factor": "", "seed": "--seed"},
 }
 SELECTOR = ["diversity_lambda", "diversity_metric", "local_search_iterations", "local_search_neighbors", "seed"]
+# Truth values, which are given as --x, --x true, --x=false or --nox, with the default of those that are refused.
+SWITCHES: dict[str, str | None] = {
+    **_metric_names("fp16 bf16 cpu use_fast_tokenizer force lowercase effective_order whitespace eps_smoothing"),
+    **_metric_names("fastchrf normalized no_punct asian_support case_sensitive"),
+    "metric.idf": "no",
+    "metric.rescale_with_baseline": "no",
+    "decoder.count_weight": None,
+    "decoder.kmeans.kmeanspp": "yes",
+}
+TRUTH = dict.fromkeys(("true", "yes", "t", "y", "1"), True) | dict.fromkeys(("false", "no", "f", "n", "0"), False)
 RESCALED = "leave it out: rescaling scores changes no decision"
 REFUSED = {
     "--config_path": "give these options on the command line; `--config FILE` reads those of mbrace",
@@ -101,6 +116,22 @@ QUALITY = (
 )
 
 
+class Switch(argparse.Action):
+    """A truth value: --x, --x true, --x=false or --nox; `const` is what false and true are here."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, given: Any, flag: str | None = None) -> None:
+        """Store what was given; `given` is `const` where only the flag was."""
+        on = flag == self.option_strings[0]
+        if given is not self.const:
+            if not on or given.lower() not in TRUTH:
+                raise argparse.ArgumentError(self, f"{given}: must be true or false")
+            on = TRUTH[given.lower()]
+        setattr(namespace, self.dest, self.const[on])
+
+
+SWITCH: dict[str, Any] = {"action": Switch, "nargs": "?", "const": ("no", "yes")}
+
+
 def add_mbrs(commands: Any) -> None:
     parser = commands.add_parser(
         "mbrs-decode",
@@ -121,15 +152,14 @@ def add_mbrs(commands: Any) -> None:
     parser.add_argument("--nbest", type=int, default=1, metavar="N", help="write the N best (default: 1)")
     parser.add_argument("--report", metavar="FILE", help="also write the summary there")
     parser.add_argument("-w", "--width", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--quiet", action="store_const", dest="log_level", const="error", default="info", help="print only errors"
-    )
-    for prefix, tables in (("metric", METRICS.values()), ("decoder", DECODERS.values())):
-        for name in dict.fromkeys(name for table in tables for name in table):
-            many = {"nargs": "+"} if name == "sampling_scheduler" else {"nargs": "?", "const": "true"}
-            parser.add_argument(f"--{prefix}.{name}", metavar="X", help=argparse.SUPPRESS, **many)
-    for flag in REFUSED:
-        parser.add_argument(flag, nargs="*", help=argparse.SUPPRESS)
+    quiet = SWITCH | {"dest": "log_level", "const": ("info", "error"), "default": argparse.SUPPRESS}
+    parser.add_argument("--quiet", "--noquiet", metavar="BOOL", help="print only errors", **quiet)
+    names = [f"metric.{name}" for own in METRICS.values() for name in own]
+    names += [f"decoder.{name}" for own in DECODERS.values() for name in own]
+    for name in dict.fromkeys([*SWITCHES, *names, *(flag[2:] for flag in REFUSED)]):
+        flags = [f"--{name}", "--{}{}no{}".format(*name.rpartition("."))][: 1 + (name in SWITCHES)]
+        many = {"nargs": "*"} if f"--{name}" in REFUSED or "scheduler" in name else {}
+        parser.add_argument(*flags, metavar="X", help=argparse.SUPPRESS, **SWITCH if name in SWITCHES else many)
     parser.set_defaults(run=run_mbrs)
 
 
@@ -158,7 +188,7 @@ def run_mbrs(args: argparse.Namespace) -> int:
 
 def mbrs_words(args: argparse.Namespace) -> list[str]:
     """The equivalent `mbrace decode` command."""
-    given = {name: value for name, value in vars(args).items() if value is not None}
+    given = {name: value for name, value in vars(args).items() if value not in (None, SWITCHES.get(name))}
     for flag, instead in REFUSED.items():
         if flag[2:] in given:
             raise UserError(f"{flag}: {instead}")
@@ -208,7 +238,7 @@ def _translated(options: dict[str, Any], table: dict[str, str], group: str) -> l
     for name, value in options.items():
         shown = ",".join(map(str, value)) if isinstance(value, list) else value
         if here := table[name]:
-            words += [here, shown] if here.startswith("--") else [f"--{group}-option", f"{here}={_switch(shown)}"]
+            words += [here, shown] if here.startswith("--") else [f"--{group}-option", f"{here}={shown}"]
     return words
 
 
@@ -222,19 +252,10 @@ def _metric_words(metric: str, options: dict[str, str]) -> list[str]:
         return words
     if "--metric-model" not in words:
         raise UserError("--metric bertscore: give the encoder: --metric.model_type MODEL")
-    half = "float16" if _on(options, "fp16") else "bfloat16" if _on(options, "bf16") else "float32"
-    if _on(options, "cpu"):
+    half = next((dtype for name, dtype in HALVES.items() if options.get(name) == "yes"), "float32")
+    if options.get("cpu") == "yes":
         return [*words, "--device", "cpu", "--dtype", "float32"]
     return [*words, "--dtype", half]
-
-
-def _on(options: dict[str, str], name: str) -> bool:
-    return _switch(options.get(name, "false")) == "yes"
-
-
-def _switch(value: str) -> str:
-    """Truth values as utilities take them; anything else as it is."""
-    return {"true": "yes", "false": "no"}.get(value.lower(), value)
 
 
 def _decoder_words(decoder: str, options: dict[str, Any], metric: str) -> list[str]:

@@ -232,9 +232,12 @@ def read_flat(
         check_whole(name, value, least=1)
     files = [(hypotheses, num_candidates), (references, per_source), (source, 1)]
     given = [(path, size) for path, size in files if path is not None]
-    on_disk = [(path, size) for path, size in given if os.path.isfile(path)]
-    collections.deque(_sources(on_disk), maxlen=0)  # wrong numbers of lines are refused before the first answer
-    for number, groups in enumerate(_sources(given), 1):
+    sources: Iterable[Sequence[list[str]]] = _sources(given)
+    if all(os.path.isfile(path) for path, _ in given):  # wrong numbers of lines are refused before the first answer
+        collections.deque(_sources(given), maxlen=0)
+    else:  # a stream is read only once
+        sources = list(sources)
+    for number, groups in enumerate(sources, 1):
         pool = groups[0] if references is None else groups[1]
         text = None if source is None else groups[-1][0]
         location = Location(hypotheses, (number - 1) * num_candidates + 1)

@@ -133,7 +133,7 @@ def _sacrebleu_tokenizer(name: str) -> Callable[[str], str]:
     try:
         tokenizer: Callable[[str], str] = metrics.BLEU(tokenize=name).tokenizer
     except Exception as error:  # it may need another package or a download
-        raise SettingError("tokenize", name, str(error)) from error
+        raise SettingError("tokenize", name, " ".join(str(error).split())) from error
     return tokenizer
 
 
