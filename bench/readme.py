@@ -66,10 +66,11 @@ def peers_sentences() -> str:
     loop = seconds["chrF", "fastChrF, in a loop"] / seconds["chrF", "mbrace"]
     return (
         "![Seconds for the same work by mbrace, mbrs, fastChrF and comet-mbr](docs/pictures/peers.svg)\n\n"
-        "`mbrace mbrs-decode` takes the options of `mbrs-decode` and writes the same lines for chrF, chrF++ and BLEU "
-        f"([table](bench/results/commands.md)): {theirs / ours:,.0f} times as fast with chrF++,\n"
-        f"and {loop:.1f} times as fast as a loop over fastChrF with chrF. COMET ([speed](bench/results/neural.md)) "
-        "runs from checkpoints on disk, also on a CPU, and with NumPy 2 and transformers 5."
+        "`mbrace mbrs-decode` takes the options of `mbrs-decode` and writes the same lines, up to "
+        "[ties](docs/migrating.md) ([table](bench/results/commands.md)). "
+        f"It is {theirs / ours:,.0f} times as fast as mbrs with chrF++;\nwith chrF it is {loop:.1f} times as fast as a "
+        "loop over fastChrF. COMET ([speed](bench/results/neural.md)) "
+        "loads checkpoints from disk, runs on a CPU too, and works with NumPy 2 and transformers 5."
     )
 
 
@@ -192,46 +193,57 @@ def picture(width: int, height: int, title: str, parts: list[str]) -> str:
 
 
 def peers_chart(found: dict[str, Any]) -> str:
-    """Seconds of the same command by mbrace and others (commands.json of bench/results), and of encoding for COMET
-    (neural.json)."""
+    """Seconds of the same command by mbrace and others (commands.json of bench/results); below, those of encoding for
+    COMET (neural.json)."""
     neural = stored("neural")
     strings = neural["about"]["strings"]
     rates = {row["what"]: row["rate"] for row in neural["rows"] if row["section"] == "embedding"}
     encoding = [
-        {"metric": "COMET *", "who": who, "seconds": strings / rates[what]}
+        {"metric": "COMET", "who": who, "seconds": strings / rates[what]}
         for who, what in (
             ("mbrace", "mbrace's stream, float16"),
             ("comet-mbr's loop", "comet-mbr's loop, batch 32, float16"),
         )
     ]
-    width, left, y, parts, metric = 680, 240, 56, [], None
-    rows = [*found["rows"], *encoding]
-    longest = max(row["seconds"] for row in rows)
-    for row in rows:
-        if row["metric"] != metric:
-            y += 10 if metric else 0
-            metric = row["metric"]
-            parts.append(f'<text x="20" y="{y + 19}" class="strong">{metric}</text>')
-        ours, long = row["who"] == "mbrace", max(2.0, (width - left - 90) * row["seconds"] / longest)
-        parts += [
-            f'<text class="{"" if ours else "quiet"}" x="{left - 12}" y="{y + 19}" text-anchor="end">',
-            f"{row['who']}</text>",
-            f'<rect x="{left}" y="{y + 3}" width="{long:.1f}" height="21" rx="3" '
-            f'style="fill: var(--{"bar" if ours else "other"})"/>',
-            f'<text x="{left + long + 10:.1f}" y="{y + 19}" class="{"strong" if ours else ""}">'
-            f"{row['seconds']:.{2 if row['seconds'] < 10 else 1}f} s</text>",
-        ]
-        y += 30
     same = all(row.get("same", found["sentences"]) == found["sentences"] for row in found["rows"])
-    machine = found["machine"].removeprefix("Machine: ").split(", ")[:2]
-    note = f"Standard MBR from file to file ({', '.join(machine)}).{' All write the same lines.' if same else ''}"
-    machine = neural["about"]["device"].removeprefix("NVIDIA ")
-    star = f"* encoding {strings:,} strings with random weights of COMET-22's shape ({machine}, float16)."
-    for line in (note, star):
-        parts.append(f'<text class="quiet" x="20" y="{y + 28}">{line}</text>')
-        y += 22
+    machine = ", ".join(found["machine"].removeprefix("Machine: ").split(", ")[:2])
+    device = neural["about"]["device"].removeprefix("NVIDIA ")
+    width, y = 680, 34
+    longest = max(row["seconds"] for row in [*found["rows"], *encoding])
     title = f"Seconds for {found['sentences']} sentences with {found['samples']} samples each"
-    return picture(width, y + 24, title, parts)
+    parts: list[str] = []
+    for heading, rows, note in (
+        (
+            "",
+            found["rows"],
+            f"Standard MBR from file to file, {machine}.{' All write the same lines.' if same else ''}",
+        ),
+        (f"Seconds to encode {strings:,} strings", encoding, f"Random weights of COMET-22's shape, float16, {device}."),
+    ):
+        parts += [f'<text class="title" x="20" y="{y}">{heading}</text>'] if heading else []
+        y += 22
+        for number, row in enumerate(rows):
+            first = number == 0 or row["metric"] != rows[number - 1]["metric"]
+            y += 10 if first and number else 0
+            parts += [f'<text x="20" y="{y + 19}" class="strong">{row["metric"]}</text>'] if first else []
+            parts += peers_bar(row, y, width, longest)
+            y += 30
+        parts.append(f'<text class="quiet" x="20" y="{y + 22}">{note}</text>')
+        y += 70
+    return picture(width, y - 26, title, parts)
+
+
+def peers_bar(row: dict[str, Any], y: int, width: int, longest: float) -> list[str]:
+    """Who, a bar, and the seconds."""
+    left, ours = 240, row["who"] == "mbrace"
+    long = max(2.0, (width - left - 90) * row["seconds"] / longest)
+    return [
+        f'<text class="{"" if ours else "quiet"}" x="{left - 12}" y="{y + 19}" text-anchor="end">{row["who"]}</text>',
+        f'<rect x="{left}" y="{y + 3}" width="{long:.1f}" height="21" rx="3" '
+        f'style="fill: var(--{"bar" if ours else "other"})"/>',
+        f'<text x="{left + long + 10:.1f}" y="{y + 19}" class="{"strong" if ours else ""}">'
+        f"{row['seconds']:.{2 if row['seconds'] < 10 else 1}f} s</text>",
+    ]
 
 
 def bars(gains: list[Gain]) -> str:
@@ -253,7 +265,7 @@ def bars(gains: list[Gain]) -> str:
     parts += [
         f'<line x1="{one:.1f}" x2="{one:.1f}" y1="{top - 6}" y2="{height - 40}" style="stroke: var(--line)"/>',
         f'<text class="quiet" x="20" y="{height - 14}">'
-        "* random weights of that shape: speed only. The line is 1: no gain.</text>",
+        "* Random weights of the published shape: only the time counts. The line is 1: no gain.</text>",
     ]
     return picture(width, height, "Racing: times as fast as our own run without pruning", parts)
 
