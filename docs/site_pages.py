@@ -81,7 +81,9 @@ def tabs(text: str) -> str:
 
 
 def on_post_page(output: str, **_: Any) -> str:
-    """Name the theme's search dialog for screen readers; its script shall not ask GitHub for the number of stars."""
+    """Name the theme's search dialog for screen readers, and make an empty corner of a table no heading; the theme's
+    script shall not ask GitHub for the number of stars."""
+    output = re.sub(r"<th([^>]*)></th>", r"<td\1></td>", output)
     return output.replace(
         'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
     ).replace(' data-md-component="source"', "")

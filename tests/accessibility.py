@@ -9,8 +9,8 @@ from conftest import no_browser
 WIDTHS = {"desktop": 1280, "phone": 390}
 
 
-def serious_findings(page: Any) -> list[str]:
-    """The serious and critical findings of axe-core, each with the first element it is about."""
+def findings_of(page: Any) -> list[str]:
+    """What axe-core finds, each with the first element it is about."""
     try:
         from axe_playwright_python.sync_playwright import Axe
     except ImportError:
@@ -20,5 +20,4 @@ def serious_findings(page: Any) -> list[str]:
     return [
         f"{finding['impact']}: {finding['help']}: {finding['nodes'][0]['html'][:200]}"
         for finding in found["violations"]
-        if finding["impact"] in ("serious", "critical")
     ]

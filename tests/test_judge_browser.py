@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accessibility import WIDTHS, serious_findings
+from accessibility import WIDTHS, findings_of
 from cli_helpers import until
 from conftest import no_browser
 from judge_server import GOOD, Server, post, write_study
@@ -246,14 +246,14 @@ def test_no_browser_is_a_failure_in_ci_and_a_skip_elsewhere(monkeypatch: pytest.
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_axe_finds_nothing_serious_from_the_first_page_to_the_last(
+def test_axe_finds_nothing_from_the_first_page_to_the_last(
     browser: Any, tmp_path: Path, width: str, scheme: str
 ) -> None:
     window = {"viewport": {"width": WIDTHS[width], "height": 844}, "color_scheme": scheme}
     with Server([*write_study(tmp_path, count=1)]) as server, Rater(browser, server.links[0], **window) as rater:
-        assert serious_findings(rater.page) == []
+        assert findings_of(rater.page) == []
         rater.begin()
-        assert serious_findings(rater.page) == []
+        assert findings_of(rater.page) == []
         rater.page.keyboard.press("3")
         rater.page.get_by_role("heading", name="All done").wait_for()
-        assert serious_findings(rater.page) == []
+        assert findings_of(rater.page) == []

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from accessibility import WIDTHS, serious_findings
+from accessibility import WIDTHS, findings_of
 from experiment_files import cut, rows_of, run, write_candidates
 
 pytestmark = pytest.mark.browser
@@ -177,14 +177,14 @@ def test_the_numbers_of_a_chart_are_a_table(opened: Open, results: Path) -> None
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_axe_finds_nothing_serious(opened: Open, width: str, scheme: str) -> None:
+def test_axe_finds_nothing(opened: Open, width: str, scheme: str) -> None:
     page = opened("#sentence=1&alpha=0.9&step=99", width=WIDTHS[width], scheme=scheme)
     page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
     page.evaluate("document.querySelector('#utility').add(new Option('a utility with a long name'))")
     assert page.evaluate("document.documentElement.scrollWidth") <= WIDTHS[width]  # nothing sticks out
     cut = "parts => parts.filter(part => part.scrollWidth > part.clientWidth).map(part => part.textContent)"
     assert page.locator(".caption:visible, h2:visible, h3:visible").evaluate_all(cut) == []
-    assert serious_findings(page) == []
+    assert findings_of(page) == []
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
 
@@ -192,7 +192,7 @@ def test_axe_finds_nothing_serious(opened: Open, width: str, scheme: str) -> Non
 def test_axe_would_find_a_control_without_a_name(opened: Open) -> None:
     page = opened()
     page.evaluate("document.querySelector('#step').removeAttribute('aria-label')")
-    [finding] = serious_findings(page)
+    [finding] = findings_of(page)
     assert finding.startswith("critical: Form elements must have labels")
 
 
@@ -208,4 +208,4 @@ def test_one_file_without_references_has_no_empty_part(
     assert page.locator("#source, #reference").evaluate_all("parts => parts.every(part => part.hidden)")
     assert page.locator("#measure option").all_inner_texts() == ["exact accuracy", "reciprocal rank"]
     assert page.locator("main > section").evaluate_all(EMPTY) == []
-    assert serious_findings(page) == []
+    assert findings_of(page) == []

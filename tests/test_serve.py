@@ -19,7 +19,7 @@ import httpx
 import openai
 import pytest
 import uvicorn
-from accessibility import WIDTHS, serious_findings
+from accessibility import WIDTHS, findings_of
 from cli_helpers import until
 from test_answer import PEAKED, SPREAD, Model
 from test_models_server import Reply
@@ -460,7 +460,7 @@ def test_a_person_watches_the_answers_race(served: Served, browser: Any, width: 
     assert json.dumps(served.model.bodies[0]["messages"]) == json.dumps([{"role": "user", "content": "Which one?"}])
     page.locator("#text").evaluate("(place, text) => { place.textContent = text; }", long)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert serious_findings(page) == []
+    assert findings_of(page) == []
     served.model.plan = lambda number: "401"
     page.get_by_role("button", name="Ask").click()
     page.get_by_text("failed: upstream").wait_for(timeout=120_000)

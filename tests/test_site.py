@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from accessibility import WIDTHS, serious_findings
+from accessibility import WIDTHS, findings_of
 from doc_blocks import ROOT
 
 # What people type, and the pages (one of them, "" is the first) that should come first.
@@ -157,7 +157,7 @@ def first_result(page: Any, address: str, words: str) -> str:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_axe_finds_nothing_serious_on_any_page(browser: Any, site: Path, address: str, width: str, scheme: str) -> None:
+def test_axe_finds_nothing_on_any_page(browser: Any, site: Path, address: str, width: str, scheme: str) -> None:
     context = browser.new_context(
         viewport={"width": WIDTHS[width], "height": 844}, color_scheme=scheme, reduced_motion="reduce"
     )
@@ -166,7 +166,7 @@ def test_axe_finds_nothing_serious_on_any_page(browser: Any, site: Path, address
     for file in sorted(site.rglob("index.html")):
         name = file.parent.relative_to(site).as_posix()
         page.goto(f"{address}{name}/")
-        if findings := serious_findings(page):
+        if findings := findings_of(page):
             found[name] = findings
     context.close()
     assert found == {}
