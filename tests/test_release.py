@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -96,6 +97,15 @@ def test_the_kernel_has_no_calls_that_only_posix_or_the_runtime_of_gcc_has() -> 
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
+def test_without_a_compiler_the_build_names_the_package_that_has_one(tmp_path: Path) -> None:
+    command = ["cmake", "-S", str(ROOT), "-B", str(tmp_path)]
+    built = subprocess.run(command, env={**os.environ, "CXX": "none"}, capture_output=True, text=True)
+    assert built.returncode != 0
+    said = " ".join(built.stderr.split())
+    assert "mbrace needs a C++20 compiler: install g++ 11 or later (Debian, Ubuntu: apt install build-essential" in said
+
+
 @pytest.mark.skipif(shutil.which("x86_64-w64-mingw32-g++-posix") is None, reason="needs mingw-w64")
 def test_the_kernel_builds_for_windows_and_runs_where_there_is_wine() -> None:
     done = subprocess.run(["make", "-f", "native/hardening.mk", "windows"], cwd=ROOT, capture_output=True, text=True)
