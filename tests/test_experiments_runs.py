@@ -118,6 +118,7 @@ def test_the_recommended_command_uses_all_pseudo_references_where_half_of_them_w
     assert sizes[-2] >= 30
     assert sizes[-1] == 60
     assert sum(line.endswith("fewer utility calls than standard MBR with 30") for line in printed) == 2
+    assert "  Measured with 30 pseudo-references, as all judge; the command uses all." in printed
     assert main(shlex.split(command)[1:]) == 0
     answers = [json.loads(line) for line in read(tmp_path / "decoded.jsonl").splitlines()]
     assert max(answer["pseudo_references"] for answer in answers) == 60

@@ -327,7 +327,7 @@ def print_recommended(rows: list[dict[str, Any]]) -> None:
         if row["kind"] == "recommended":
             show(f"  {cells['command']}")  # in one line, so that it can be copied
             if "measured_with" in row:
-                show("  Measured with half of the pseudo-references, as all of them judge; the command uses all.")
+                show(f"  Measured with {row['measured_with']} pseudo-references, as all judge; the command uses all.")
         elif row["sentences"] < MIN_SENTENCES:
             show(f"  Nothing is recommended from so few sentences: give at least {MIN_SENTENCES}.")
     show()
