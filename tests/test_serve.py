@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -292,7 +293,7 @@ def test_a_client_that_goes_away_cancels_its_upstream_requests(served: Served, p
     leaving.request("POST", path, json.dumps({"messages": QUESTION, "stream": stream}))
     assert waiting.wait(120)
     leaving.close()
-    until(lambda: not served.engine.metrics.open)
+    until(lambda: not served.engine.open)
     release.set()
     served.model.plan = lambda number: None
     assert served.post(messages=[{"role": "user", "content": "Another?"}]).status_code == 200
@@ -370,17 +371,63 @@ def test_a_shared_window_encodes_each_string_of_a_race_once_and_keeps_its_scales
         prepared.clear()
 
 
-def test_the_metrics_count(served: Served) -> None:
-    before = served.engine.metrics.counters["draws_total"]
+def metrics_of(served: Served) -> Counter[str]:
+    """The metrics by name."""
+    lines = httpx.get(f"{served.url}/metrics").text.splitlines()
+    found = (line.rpartition(" ") for line in lines if line[0] != "#")
+    return Counter({name: float(value) for name, _, value in found})  # type: ignore[misc]
+
+
+def test_the_metrics_count_what_failed_too(served: Served) -> None:
+    served.model.texts = lambda prompt: SPREAD
+    before = metrics_of(served)
     client_of(served).chat.completions.create(model="m", messages=QUESTION)
-    text = httpx.get(f"{served.url}/metrics").text
-    assert served.engine.metrics.counters["draws_total"] > before
-    for line in (
-        "# TYPE mbrace_draws_total counter",
-        'mbrace_requests_total{path="/v1/chat/completions",status="200"}',
-    ):
-        assert line in text
+    served.model.plan = lambda number: "401" if len(served.model.bodies) > 3 else None  # the second race, after a step
+    assert served.post().status_code == 401
+    more = metrics_of(served) - before
+    paid = served.model.bodies[:-1]
+    assert more["mbrace_draws_total"] == sum(body["n"] for body in paid)
+    assert more["mbrace_tokens_out_total"] == 3 * more["mbrace_draws_total"]
+    assert more["mbrace_upstream_requests_total"] == len(paid)
+    for status in (200, 401):
+        assert more[f'mbrace_requests_total{{path="/v1/chat/completions",status="{status}"}}'] == 1
+    assert sum(count for name, count in more.items() if "answers_total" in name) == 1
+    assert "# TYPE mbrace_draws_total counter" in httpx.get(f"{served.url}/metrics").text
     assert httpx.get(f"{served.url}/health").json() == {"status": "ok", "open_requests": 0}
+
+
+def test_a_stream_whose_race_fails_has_the_status_of_the_failure(served: Served) -> None:
+    before = metrics_of(served)
+    served.model.plan = lambda number: "503"
+    found = served.post(stream=True)
+    assert found.status_code == 503
+    assert found.json()["error"]["message"].startswith("upstream: gave up after 1 tries; the last: status 503")
+    assert served.model.url.split("//")[1] not in found.text
+    found = httpx.post(f"{served.url}/race", json={"messages": QUESTION}, timeout=120)  # whose status is sent before
+    assert json.loads(found.text)["error"].startswith("upstream: gave up after 1 tries")
+    more = metrics_of(served) - before
+    for path in ("/v1/chat/completions", "/race"):
+        assert more[f'mbrace_requests_total{{path="{path}",status="503"}}'] == 1
+
+
+def test_a_stream_that_fails_after_its_first_comment_says_so_and_is_counted_by_its_failure(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mbrace.serve import app
+
+    before = metrics_of(served)
+    monkeypatch.setattr(app, "KEEP_ALIVE", 0.05)
+    commented = threading.Event()
+    served.model.plan = lambda number: (commented.wait(120), "503")[1]
+    asked = {"messages": QUESTION, "stream": True}
+    with httpx.stream("POST", f"{served.url}/v1/chat/completions", json=asked, timeout=120) as response:
+        parts = response.iter_text()
+        assert next(parts).startswith(": the race is open")
+        commented.set()
+        error = json.loads("".join(parts).split("data: ")[1])["error"]
+    assert (response.status_code, error["code"]) == (200, 503)
+    name = 'mbrace_requests_total{path="/v1/chat/completions",status="503"}'
+    until(lambda: (metrics_of(served) - before)[name] == 1)
 
 
 # the command
@@ -431,6 +478,30 @@ def test_the_command_serves_drains_on_sigterm_and_logs_no_prompt() -> None:
     model.server.shutdown()
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_requests_that_are_open_when_the_time_for_draining_is_over_are_told_so(stream: bool) -> None:
+    model, release = Model(), threading.Event()
+    model.plan = lambda number: (release.wait(240), None)[1]
+    command = ["serve", "--server", model.url, "--server-model", "m", "--port", "0", "--drain", "0.3"]
+    process = subprocess.Popen([sys.executable, "-m", "mbrace", *command], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    url = process.stderr.readline().split("mbrace: ")[-1].split(" ")[0]
+    found: list[httpx.Response] = []
+    asked = {"messages": QUESTION, "stream": stream}
+    thread = threading.Thread(
+        target=lambda: found.append(httpx.post(f"{url}/chat/completions", json=asked, timeout=120))
+    )
+    thread.start()
+    until(lambda: model.bodies or process.poll() is not None)
+    process.send_signal(signal.SIGTERM)
+    thread.join(120)
+    assert found[0].status_code == 503
+    assert "is being shut down" in found[0].json()["error"]["message"]
+    process.communicate(timeout=120)
+    release.set()
+    model.server.shutdown()
+
+
 def test_the_help_has_the_defaults_of_serving(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["serve", "--help"])
@@ -454,15 +525,47 @@ def test_a_person_watches_the_answers_race(served: Served, browser: Any, width: 
     page.get_by_label("Prompt").fill("Which one?")
     page.get_by_role("button", name="Ask").click()
     page.locator("#answer").wait_for(timeout=120_000)
-    assert page.locator("#text").inner_text() in served.model.texts("")  # as text, not as markup
-    assert page.locator("#rows li").count() >= 1
-    assert "draws, stopped by" in page.locator("#cost").inner_text()
+    assert page.locator("#answer").inner_text() in served.model.texts("")  # as text, not as markup
+    assert "draws, stopped by" in page.locator("#told").inner_text()
     assert json.dumps(served.model.bodies[0]["messages"]) == json.dumps([{"role": "user", "content": "Which one?"}])
-    page.locator("#text").evaluate("(place, text) => { place.textContent = text; }", long)
+    page.locator("#answer").evaluate("(place, text) => { place.textContent = text; }", long)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert findings_of(page) == []
     served.model.plan = lambda number: "401"
     page.get_by_role("button", name="Ask").click()
-    page.get_by_text("failed: upstream").wait_for(timeout=120_000)
+    page.get_by_text("Failed: upstream").wait_for(timeout=120_000)
     assert errors == []
+    page.close()
+
+
+def test_a_race_is_shown_step_by_step_while_it_is_on_and_again_afterwards(served: Served, browser: Any) -> None:
+    released = threading.Event()
+    served.model.texts = lambda prompt: SPREAD
+    served.model.plan = lambda number: (number == first or released.wait(120), None)[1]
+    first = len(served.model.bodies) + 1
+    page = browser.new_page(viewport={"width": 900, "height": 900})
+    page.goto(served.url + "/")
+    page.get_by_label("Prompt").fill("Which one?")
+    page.get_by_role("button", name="Ask").click()
+    page.get_by_text("Step 1 of 1: 4 draws").wait_for(timeout=120_000)
+    assert page.locator("#race svg .series").count() >= 3  # a line for each answer
+    assert page.locator("#verdict").is_hidden()
+    released.set()
+    page.locator("#verdict").wait_for(timeout=120_000)
+    last = page.locator("#state").inner_text()
+    steps = int(last.split(" of ")[1].split(":")[0])
+    assert last.startswith(f"Step {steps} of {steps}")
+    assert steps > 1
+    answer = page.locator("#answer").inner_text()
+    assert page.locator("#field tr", has_text=answer).locator(".tag.answer").count() == 1
+    page.get_by_role("button", name="Step back").click()
+    assert page.locator("#state").inner_text().startswith(f"Step {steps - 1} of {steps}")
+    assert page.locator("#verdict").is_hidden()
+    page.locator("#step").press("End")
+    assert page.locator("#answer").inner_text() == answer
+    served.model.texts = lambda prompt: ["Yes."]
+    page.get_by_role("button", name="Ask").click()
+    page.get_by_text("Step 1 of 1: 4 draws, 1 answer, 1 stay.").wait_for(timeout=120_000)
+    page.locator("#verdict").wait_for(timeout=120_000)
+    assert page.locator("#answer").inner_text() == "Yes."
     page.close()

@@ -6,9 +6,11 @@ import asyncio
 import hmac
 import json
 import logging
+import re
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
 
 from mbrace.answers import Answer
 from mbrace.errors import ServiceError, UserError
@@ -88,10 +91,10 @@ def create_app(engine: Engine, access: Access, *, model: str) -> Starlette:
                 except ClientDisconnect:
                     response = Response(status_code=499)
                 except Exception as error:
-                    response = error_reply(*_explained(error))
+                    response = error_reply(*explained(error))
             response.headers.update(HEADERS)
-            path = request.scope["path"]
-            engine.metrics.add(f'requests_total{{path="{path}",status="{response.status_code}"}}')
+            if not isinstance(response, _Stream):
+                site.count(request, response.status_code)
             return response
 
         return answer
@@ -104,7 +107,7 @@ def create_app(engine: Engine, access: Access, *, model: str) -> Starlette:
         Route("/v1/chat/completions", guarded(site.chat), methods=["POST"]),
         Route("/v1/completions", guarded(site.completions), methods=["POST"]),
         Route("/race", guarded(site.race), methods=["POST"]),
-        Mount("/static", StaticFiles(directory=_STATIC)),
+        Mount("/static", StaticFiles(directory=_STATIC, packages=[("mbrace.experiments", "page")])),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: _no_such_page})
 
@@ -121,14 +124,18 @@ class _Site:
     def __init__(self, engine: Engine, model: str) -> None:
         self.engine, self.model = engine, model
 
+    def count(self, request: Request, status: int) -> None:
+        """Note how a request ended."""
+        self.engine.metrics.add(f'requests_total{{path="{request.scope["path"]}",status="{status}"}}')
+
     async def page(self, request: Request) -> Response:
         return Response((_STATIC / "race.html").read_bytes(), media_type="text/html; charset=utf-8")
 
     async def health(self, request: Request) -> Response:
-        return JSONResponse({"status": "ok", "open_requests": self.engine.metrics.open})
+        return JSONResponse({"status": "ok", "open_requests": len(self.engine.open)})
 
     async def metrics(self, request: Request) -> Response:
-        return PlainTextResponse(self.engine.metrics.text(), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(self.engine.metrics_text(), media_type="text/plain; version=0.0.4")
 
     async def models(self, request: Request) -> Response:
         found = {"id": self.model, "object": "model", "created": 0, "owned_by": "mbrace"}
@@ -153,17 +160,14 @@ class _Site:
         task.add_done_callback(lambda _: steps.put_nowait(None))
 
         async def lines() -> AsyncIterator[str]:
+            while (step := await steps.get()) is not None:
+                yield json.dumps(step) + "\n"
             try:
-                while (step := await steps.get()) is not None:
-                    yield json.dumps(step) + "\n"
-                try:
-                    yield json.dumps({"answer": reply(asked, task.result(), self.model)}) + "\n"
-                except Exception as error:
-                    yield json.dumps({"error": _explained(error)[1]}) + "\n"
-            finally:
-                task.cancel()
+                yield json.dumps({"answer": reply(asked, result_of(task), self.model)}) + "\n"
+            except Exception as error:
+                yield json.dumps({"error": explained(error)[1]}) + "\n"
 
-        return StreamingResponse(lines(), media_type="application/x-ndjson")
+        return _Stream(lines(), "application/x-ndjson", task, partial(self.count, request))
 
     async def _asked(self, request: Request, *, chat: bool) -> Asked:
         body = bytearray()
@@ -183,67 +187,106 @@ class _Site:
     def _start(self, asked: Asked, tell: Callable[[dict[str, Any]], None] | None = None) -> asyncio.Task[Answer]:
         """Begin a race, which counts as an open request until it has ended."""
         engine = self.engine
-        if engine.metrics.open >= engine.open_requests:
+        if len(engine.open) >= engine.open_requests:
             raise BadRequest(f"{engine.open_requests} requests are open; try again soon", status=429)
-        engine.metrics.open += 1
         task = asyncio.create_task(
             engine.answer(asked.prompt, asked.settings, chat=asked.chat, utility=asked.utility, tell=tell)
         )
-
-        def end(_: object) -> None:
-            engine.metrics.open -= 1
-
-        task.add_done_callback(end)
+        engine.open.add(task)
+        task.add_done_callback(engine.open.discard)
         return task
 
     async def _answer(self, request: Request, *, chat: bool) -> Response:
         asked = await self._asked(request, chat=chat)
         task = self._start(asked)
-        if asked.stream:
-            return StreamingResponse(self._stream(asked, task), media_type="text/event-stream")
-        gone = asyncio.create_task(_gone(request))
-        try:
-            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():  # the client went away
-                return Response(status_code=499)
-            whole = json.dumps(reply(asked, task.result(), self.model))  # half a surrogate pair stays an escape
-            return Response(whole, media_type="application/json")
-        finally:
-            gone.cancel()
-            task.cancel()
+        # the status of a stream is sent before its answer: it is that of the race, if that fails soon
+        if not await _is_there(request, task, timeout=KEEP_ALIVE if asked.stream else None):
+            return Response(status_code=499)
+        if not asked.stream:  # half a surrogate pair stays an escape
+            return Response(json.dumps(reply(asked, result_of(task), self.model)), media_type="application/json")
+        if task.done():
+            result_of(task)
+        return _Stream(self._parts(asked, task), "text/event-stream", task, partial(self.count, request))
 
-    async def _stream(self, asked: Asked, task: asyncio.Task[Answer]) -> AsyncIterator[str]:
+    async def _parts(self, asked: Asked, task: asyncio.Task[Answer]) -> AsyncIterator[str]:
         """Comments while the race is open, then the answer."""
+        while not task.done():
+            yield ": the race is open\n\n"
+            await asyncio.wait({task}, timeout=KEEP_ALIVE)
         try:
-            while not (await asyncio.wait({task}, timeout=KEEP_ALIVE))[0]:
-                yield ": the race is open\n\n"
-            try:
-                whole = reply(asked, task.result(), self.model)
-            except Exception as error:
-                status, message = _explained(error)
-                found = {"error": {"message": message, "type": "server_error", "code": status}}
-                yield f"data: {json.dumps(found)}\n\n"
-                return
-            for part in chunks(asked, whole):
-                yield f"data: {json.dumps(part)}\n\n"
-            yield "data: [DONE]\n\n"
+            whole = reply(asked, result_of(task), self.model)
+        except Exception as error:
+            status, message = explained(error)
+            found = {"error": {"message": message, "type": "server_error", "code": status}}
+            yield f"data: {json.dumps(found)}\n\n"
+            return
+        for part in chunks(asked, whole):
+            yield f"data: {json.dumps(part)}\n\n"
+        yield "data: [DONE]\n\n"
+
+
+class _Stream(StreamingResponse):
+    """A stream, which is counted by the end of its race, as its status is sent before; if the client goes away, the
+    race is cancelled."""
+
+    def __init__(
+        self, parts: AsyncIterator[str], kind: str, task: asyncio.Task[Answer], count: Callable[[int], None]
+    ) -> None:
+        super().__init__(parts, media_type=kind)
+        self._task, self._count = task, count
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
         finally:
-            task.cancel()
+            self._task.cancel()
+            self._count(status_of(self._task))
 
 
-async def _gone(request: Request) -> None:
-    """Wait until the client has gone away."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+async def _is_there(request: Request, task: asyncio.Task[Answer], *, timeout: float | None) -> bool:
+    """Wait for a race, at most `timeout` seconds; False if the client goes away, which cancels it."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    leaving = asyncio.create_task(gone())
+    try:
+        await asyncio.wait({task, leaving}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    finally:
+        leaving.cancel()
+    if leaving.done() and not leaving.cancelled() and not task.done():
+        task.cancel()
+        return False
+    return True
 
 
-def _explained(error: Exception) -> tuple[int, str]:
-    """The status and the message of an error; an upstream server's status is kept."""
+def result_of(task: asyncio.Task[Answer]) -> Answer:
+    """The answer of a race that has ended; one that was cancelled had no time left."""
+    if task.cancelled():
+        raise BadRequest("the endpoint is being shut down; ask again", status=503)
+    return task.result()
+
+
+def status_of(task: asyncio.Task[Answer]) -> int:
+    """How a race has ended; 499 if it is open."""
+    try:
+        return 200 if task.done() and result_of(task) else 499
+    except Exception as error:
+        return explained(error)[0]
+
+
+def explained(error: Exception) -> tuple[int, str]:
+    """The status and the message of an error; an upstream server's status is kept, and its address is not told."""
+    if isinstance(error, BadRequest):
+        return error.status, str(error)
     status = error.status if isinstance(error, RequestError | StatusError) else 0
-    if 400 <= status < 600:
-        return status, f"upstream: {error}"
     if isinstance(error, ServiceError | RequestError):
-        return 502, f"upstream: {error}"
+        words = re.sub(r"https?://\S+", "the server", re.sub(r"^https?://\S+: ", "", str(error)))
+        return status if 400 <= status < 600 else 502, f"upstream: {words}"
     if isinstance(error, UserError):  # none of the draws could be used
         return 422, str(error).partition(": ")[2] or str(error)
     place = traceback.extract_tb(error.__traceback__)[-1]  # its message might hold a prompt

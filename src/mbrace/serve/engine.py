@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import Counter
@@ -126,25 +127,16 @@ class Metrics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.counters: Counter[str] = Counter()
-        self.open = 0
 
     def add(self, name: str, amount: float = 1) -> None:
         """Add to a counter, such as `requests_total{status="200"}`."""
         with self._lock:
             self.counters[name] += amount  # type: ignore[assignment]
 
-    def count(self, answer: Answer) -> None:
-        """Note what an answer cost."""
-        cost = answer.receipt
-        self.add(f'answers_total{{stopped="{answer.stopped}"}}')
-        for name in ("draws", "cut", "blank", "tokens_in", "tokens_out"):
-            self.add(f"{name}_total", getattr(cost, name))
-        self.add("upstream_requests_total", cost.requests)
-
-    def text(self) -> str:
-        """All of them."""
+    def text(self, others: Mapping[str, float], *, open_requests: int) -> str:
+        """All of them, and those that are counted elsewhere."""
         with self._lock:
-            found = dict(self.counters)
+            found = {**self.counters, **others}
         lines, seen = [], set()
         for name in sorted(found):
             family = name.partition("{")[0]
@@ -152,7 +144,7 @@ class Metrics:
                 lines.append(f"# TYPE mbrace_{family} counter")
                 seen.add(family)
             lines.append(f"mbrace_{name} {found[name]:g}")
-        return "\n".join([*lines, "# TYPE mbrace_open_requests gauge", f"mbrace_open_requests {self.open}", ""])
+        return "\n".join([*lines, "# TYPE mbrace_open_requests gauge", f"mbrace_open_requests {open_requests}", ""])
 
 
 class Engine:
@@ -172,6 +164,20 @@ class Engine:
         self.utilities = {name: for_many_threads(as_utility(utility)) for name, utility in utilities.items()}
         self.settings, self.open_requests = settings, open_requests
         self.metrics = Metrics()
+        self.open: set[asyncio.Task[Answer]] = set()  # the races of open requests
+
+    def metrics_text(self) -> str:
+        """The metrics; what draws cost is what the servers have received, whatever became of the races."""
+        with self._lock:
+            servers = list(self._servers.values())
+        spent: Counter[str] = Counter()
+        for server in servers:
+            spent["upstream_requests_total"] += server.cost.requests
+            spent["tokens_in_total"] += server.cost.prompt_tokens
+            spent["tokens_out_total"] += server.cost.completion_tokens
+            for name, count in (("draws", server.drawn), ("cut", server.cut), ("blank", server.blank)):
+                spent[f"{name}_total"] += count
+        return self.metrics.text(spent, open_requests=len(self.open))
 
     def server(self, chat: bool) -> Server:
         """The upstream server, by endpoint."""
@@ -186,7 +192,7 @@ class Engine:
         """The answer to one request; cancelling it cancels its upstream requests."""
         started, watch = time.monotonic(), None if tell is None else watching(tell)
         answer = await self.server(chat).answer_prompt(prompt, settings, utility=self.utilities[utility], watch=watch)
-        self.metrics.count(answer)
+        self.metrics.add(f'answers_total{{stopped="{answer.stopped}"}}')
         self.metrics.add("race_seconds_total", time.monotonic() - started)
         return answer
 
@@ -200,17 +206,13 @@ class Engine:
 
 
 def watching(tell: Step) -> Watch:
-    """A watcher of a race that tells each step: every distinct draw, its expected utility so far, and whether it is
-    still in the race."""
-    seen: dict[int, tuple[str, float]] = {}
+    """A watcher of a race that tells each step as the report's viewer shows it, with the texts and how often each was
+    drawn."""
 
     def watch(record: Record, alive: NDArray[np.int64], standings: Standings, keep: NDArray[np.bool_]) -> None:
-        seen.update(zip(alive.tolist(), zip(standings.texts, standings.means.tolist(), strict=True), strict=True))
-        left, counts = set(alive[keep].tolist()), standings.counts.tolist()
-        rows = [
-            {"text": text, "utility": mean, "copies": counts[row], "alive": row in left}
-            for row, (text, mean) in sorted(seen.items())
-        ]
-        tell({"draws": sum(counts), "rows": rows})
+        step = {"alive": alive.tolist(), "means": standings.means.tolist(), "kept": np.flatnonzero(keep).tolist()}
+        counts = standings.counts
+        step |= {"pseudo_references": int(counts.sum()), "copies": counts[alive].tolist()}
+        tell({"step": step, "texts": list(standings.texts)})
 
     return watch

@@ -152,11 +152,15 @@ def reply(asked: Asked, answer: Answer, model: str) -> dict[str, Any]:
 def usage(answer: Answer) -> dict[str, int] | None:
     """The tokens of all draws; None where the server behind does not tell them."""
     cost = answer.receipt
-    return None if cost.untold else {
-        "prompt_tokens": cost.tokens_in,
-        "completion_tokens": cost.tokens_out,
-        "total_tokens": cost.tokens_in + cost.tokens_out,
-    }
+    return (
+        None
+        if cost.untold
+        else {
+            "prompt_tokens": cost.tokens_in,
+            "completion_tokens": cost.tokens_out,
+            "total_tokens": cost.tokens_in + cost.tokens_out,
+        }
+    )
 
 
 def about(answer: Answer) -> dict[str, Any]:

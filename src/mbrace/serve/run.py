@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import socket
 from collections.abc import Callable, Mapping
 
 import uvicorn
@@ -17,6 +19,25 @@ from mbrace.servers.server import MOST_RACES, Server
 from mbrace.utility import Utility, limit_helpers
 
 KEY = "MBRACE_SERVE_KEY"
+REPLIES = 5  # seconds after draining for the replies to requests that were given up
+
+
+class _Draining(uvicorn.Server):
+    """A server that gives open requests some seconds at its end; then they are told that it shuts down."""
+
+    def __init__(self, config: uvicorn.Config, engine: Engine, drain: float) -> None:
+        super().__init__(config)
+        self._engine, self._drain = engine, drain
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Wait for open requests, and give up those that take too long."""
+
+        def give_up() -> None:
+            for task in list(self._engine.open):
+                task.cancel()
+
+        asyncio.get_running_loop().call_later(self._drain, give_up)
+        await super().shutdown(sockets)
 
 
 def check_serving(*, host: str, port: int, open_requests: int, drain: float) -> str | None:
@@ -67,9 +88,9 @@ def serve(
                 create_app(engine, access, model=model),
                 Limits(connections=4 * open_requests),
                 log_level="warning",
-                timeout_graceful_shutdown=max(1, int(drain)),
+                timeout_graceful_shutdown=int(drain) + REPLIES,
             )
-            server = uvicorn.Server(config)
+            server = _Draining(config, engine, drain)
             try:
                 server.run(sockets=[listener])
             except KeyboardInterrupt:  # uvicorn raises it again after finishing the open requests

@@ -1,4 +1,5 @@
-// The race viewer steps through recorded races; the answer is shown at the end.
+// The race viewer steps through recorded races, or through one that is on (`live`, `add`, `end`: the page of `mbrace
+// serve`); the answer is shown at the end.
 const Viewer = (() => {
   "use strict";
   const $ = (id) => document.getElementById(id);
@@ -7,7 +8,11 @@ const Viewer = (() => {
   const OUT = { name: "out", style: "out" };
   const OVER = [OUT, { name: "the answer", style: "answer" }, { name: "best under R*", style: "winner" }];
   const RIGHT = [OUT, { name: "the answer, also best under R*", style: "answer" }];
+  const ANSWERED = [OUT, { name: "the answer", style: "answer" }];
+  const RECORDED = { draws: "pseudo-references", texts: "hypotheses", one: "1 hypothesis", none: "One hypothesis only: no race." };
+  const LIVE = { draws: "draws", texts: "answers", one: "1 answer", none: "One draw only: no race." };
   let file = null, sentence = null, run = null, at = 0, all = false, timer = null, set = null, changed = () => {};
+  let words = RECORDED;
 
   function cell(row, content) {
     const made = row.insertCell();
@@ -22,7 +27,8 @@ const Viewer = (() => {
     return made;
   }
 
-  const over = () => at === run.steps.length - 1;
+  const over = () => !run.open && at === run.steps.length - 1;
+  const measured = (step, index) => (step.win_rates ? `win rate ${step.win_rates[index].toFixed(3)}` : `drawn ${step.copies[index]}x`);
 
   // A line for each hypothesis, up to the step that is shown.
   function chart() {
@@ -31,7 +37,7 @@ const Viewer = (() => {
       const kept = new Set(step.kept);
       step.alive.forEach((hypothesis, index) => {
         if (!lines.has(hypothesis)) lines.set(hypothesis, []);
-        lines.get(hypothesis).push({ x: step.pseudo_references, y: step.means[index] * file.scale, more: `win rate ${step.win_rates[index].toFixed(3)}` });
+        lines.get(hypothesis).push({ x: step.pseudo_references, y: step.means[index] * file.scale, more: measured(step, index) });
         if (!kept.has(index)) out.add(hypothesis);
       });
       if (number === at && over()) for (const hypothesis of step.alive) if (hypothesis !== run.answer) out.add(hypothesis);
@@ -49,10 +55,10 @@ const Viewer = (() => {
     series.sort((a, b) => rank[a.style] - rank[b.style]);
     const means = run.steps.flatMap((one) => one.means).map((mean) => mean * file.scale);
     return {
-      x: { title: "pseudo-references (log scale)", log: true, ticks: run.steps.map((one) => one.pseudo_references), low: 0.9 * run.steps[0].pseudo_references, high: 1.1 * run.steps.at(-1).pseudo_references },
+      x: { title: `${words.draws} (log scale)`, log: true, ticks: run.steps.map((one) => one.pseudo_references), low: 0.9 * run.steps[0].pseudo_references, high: 1.1 * run.steps.at(-1).pseudo_references },
       y: { title: "expected utility so far", digits: 2, low: Math.min(...means), high: Math.max(...means) },
-      series, legend: !over() ? LEGEND : run.answer === sentence.winner ? RIGHT : OVER,
-      describes: `Expected utility of each hypothesis against pseudo-references, up to step ${at + 1} of ${run.steps.length}.`,
+      series, legend: !over() ? LEGEND : sentence.winner === undefined ? ANSWERED : run.answer === sentence.winner ? RIGHT : OVER,
+      describes: `Expected utility of the ${words.texts} against ${words.draws}, up to step ${at + 1} of ${run.steps.length}.`,
     };
   }
 
@@ -62,19 +68,21 @@ const Viewer = (() => {
     $("verdict").hidden = true;
     for (const id of ["back", "forward", "play", "step"]) $(id).disabled = !run.steps.length;
     if (!run.steps.length) {
-      $("state").textContent = "One hypothesis only: no race.";
+      $("state").textContent = words.none;
+      $("more").hidden = true;
       set(null);
+      if (run.told) tell();
       return;
     }
     const step = run.steps[at], kept = new Set(step.kept);
     $("step").value = at;
     $("step").setAttribute("aria-valuetext", `step ${at + 1} of ${run.steps.length}`);
     $("back").disabled = at === 0;
-    $("forward").disabled = over();
-    $("state").textContent = `Step ${at + 1} of ${run.steps.length}: ${step.pseudo_references} pseudo-references, ${step.alive.length} hypotheses, ${kept.size} stay.`;
+    $("forward").disabled = at === run.steps.length - 1;
+    $("state").textContent = `Step ${at + 1} of ${run.steps.length}: ${step.pseudo_references} ${words.draws}, ${step.alive.length === 1 ? words.one : `${step.alive.length} ${words.texts}`}, ${kept.size} stay.`;
     const order = step.alive.map((_, index) => index).sort((a, b) => step.means[b] - step.means[a]);
     $("more").hidden = order.length <= SHOWN;
-    $("more").textContent = all ? "Show the best only" : `Show all ${order.length} hypotheses`;
+    $("more").textContent = all ? "Show the best only" : `Show all ${order.length} ${words.texts}`;
     order.slice(0, all ? order.length : SHOWN).forEach((index, rank) => {
       const hypothesis = step.alive[index], row = body.insertRow();
       row.className = kept.has(index) ? (rank === 0 ? "leads" : "") : "out";
@@ -82,9 +90,9 @@ const Viewer = (() => {
       cell(row, (step.means[index] * file.scale).toFixed(2));
       const rate = document.createElement("span"), fill = document.createElement("i");
       rate.className = "rate";
-      fill.style.width = `${100 * step.win_rates[index]}%`;
+      fill.style.width = `${100 * (step.win_rates ? step.win_rates[index] : step.copies[index] / step.pseudo_references)}%`;
       rate.append(fill);
-      cell(row, rate).append(step.win_rates[index].toFixed(3));
+      cell(row, rate).append(step.win_rates ? step.win_rates[index].toFixed(3) : step.copies[index]);
       const text = cell(row, sentence.hypotheses[hypothesis]);
       if (!kept.has(index)) text.append(tag("out", "gone"));
       if (over() && hypothesis === run.answer) text.append(tag("the answer", "answer"));
@@ -97,7 +105,7 @@ const Viewer = (() => {
   function tell() {
     const right = run.answer === sentence.winner;
     $("answer").textContent = sentence.hypotheses[run.answer];
-    $("told").textContent = `Decided after ${run.utility_calls.toLocaleString("en")} utility calls. ` + (right ? "It is also the best under R*."
+    $("told").textContent = run.told || `Decided after ${run.utility_calls.toLocaleString("en")} utility calls. ` + (right ? "It is also the best under R*."
       : `Under R* it has rank ${run.rank}; the best there is “${sentence.hypotheses[sentence.winner]}”.`);
     $("verdict").hidden = false;
   }
@@ -117,6 +125,33 @@ const Viewer = (() => {
     run = sentence.races[$("alpha").value];
     at = Math.max(0, Math.min(run.steps.length - 1, step));
     $("step").max = Math.max(0, run.steps.length - 1);
+    show();
+  }
+
+  // A race that is on: its steps are added as they come, and shown unless somebody looks at an earlier one.
+  function live() {
+    stop();
+    words = LIVE;
+    file = { scale: 1 };
+    sentence = { hypotheses: [] };
+    run = { steps: [], open: true };
+    at = 0;
+    show();
+  }
+
+  function add(step, texts) {
+    step.alive.forEach((hypothesis, index) => { sentence.hypotheses[hypothesis] = texts[index]; });
+    if (at >= run.steps.length - 1) at = run.steps.length;
+    run.steps.push(step);
+    $("step").max = run.steps.length - 1;
+    show();
+  }
+
+  function end(answer, told) {
+    run.open = false;
+    run.told = told;
+    run.answer = sentence.hypotheses.indexOf(answer);
+    if (run.answer < 0) run.answer = sentence.hypotheses.push(answer) - 1;
     show();
   }
 
@@ -140,11 +175,11 @@ const Viewer = (() => {
   }
 
   // Called once; `whenChanged` is told of every step and choice.
-  function begin(whenChanged) {
+  function begin(whenChanged = () => {}) {
     set = Charts.fill($("race"));
     changed = whenChanged;
-    $("sentence").addEventListener("change", () => { open(file, Number($("sentence").value), $("alpha").value); changed(); });
-    $("alpha").addEventListener("change", () => { start(0); changed(); });
+    $("sentence")?.addEventListener("change", () => { open(file, Number($("sentence").value), $("alpha").value); changed(); });
+    $("alpha")?.addEventListener("change", () => { start(0); changed(); });
     $("step").addEventListener("input", () => { stop(); go(Number($("step").value)); });
     $("back").addEventListener("click", () => { stop(); go(at - 1); });
     $("forward").addEventListener("click", () => { stop(); go(at + 1); });
@@ -152,5 +187,5 @@ const Viewer = (() => {
     $("more").addEventListener("click", () => { all = !all; show(); });
   }
 
-  return { begin, open, play: () => { if (!timer) play(); }, step: () => at + 1 };
+  return { begin, open, live, add, end, play: () => { if (!timer) play(); }, step: () => at + 1 };
 })();
