@@ -134,41 +134,62 @@ def draw(args: argparse.Namespace) -> None:
     server.close()
 
 
-def adaptive(votes: Sequence[str], confidence: float = 0.95) -> tuple[str, int]:
+def ballots(texts: Sequence[str], utility: mbrace.ExactMatch, seed: int) -> list[str | None]:
+    """The votes of a question in the order of its draws, None for a draw without one. Draws that were cut are not
+    stored: they are put where the seed says."""
+    found = [utility.answer(text) for text in texts]
+    order = [True] * len(found) + [False] * (VOTES - len(found))
+    random.Random(seed).shuffle(order)
+    votes = iter(found)
+    return [next(votes) if is_stored else None for is_stored in order]
+
+
+def tally(votes: Sequence[str | None]) -> list[tuple[str, int]]:
+    """The answers and their votes, the most first."""
+    return Counter(vote for vote in votes if vote is not None).most_common()
+
+
+def adaptive(votes: Sequence[str | None], confidence: float = 0.95) -> tuple[str, int]:
     """Adaptive-Consistency (Aggarwal et al. 2023): the Beta rule after each draw; the answer and the draws."""
     rule = Vote(len(votes), confidence)
     for count in range(1, len(votes) + 1):
-        (best, first), *rest = Counter(votes[:count]).most_common(2)
-        if rule.is_decided(first, rest[0][1] if rest else 0):
+        (best, first), (_, second), *_ = [*tally(votes[:count]), ("", 0), ("", 0)]
+        if rule.is_decided(first, second):
             return best, count
-    return Counter(votes).most_common(1)[0][0], len(votes)
+    return tally(votes)[0][0], len(votes)
 
 
-def early(votes: Sequence[str], size: int = WINDOW) -> tuple[str, int]:
-    """Early-stopping self-consistency (Li et al. 2024): stop at the first window of equal answers."""
+def early(votes: Sequence[str | None], size: int = WINDOW) -> tuple[str, int]:
+    """Early-stopping self-consistency (Li et al. 2024): stop at the first window of equal answers; a draw without an
+    answer is unlike any other."""
     for end in range(size, len(votes) + 1, size):
-        if len(set(votes[end - size : end])) == 1:
-            return votes[end - 1], end
-    return Counter(votes).most_common(1)[0][0], len(votes)
+        window, last = votes[end - size : end], votes[end - 1]
+        if last is not None and len(set(window)) == 1:
+            return last, end
+    return tally(votes)[0][0], len(votes)
 
 
-def most_of(votes: Sequence[str]) -> int:
-    """The votes of the answer that has the most."""
-    return Counter(votes).most_common(1)[0][1]
+class Ballot(mbrace.ExactMatch):
+    """Draws that are answers already; an empty one has none."""
+
+    def answer(self, text: str) -> str | None:
+        """The draw itself."""
+        return text or None
 
 
-def vote_rows(lists: Sequence[Sequence[str]]) -> list[list[Any]]:
-    """Agreement with all draws, and mean draws and requests, by rule; lists of answers, one list for each question.
+def vote_rows(lists: Sequence[Sequence[str | None]]) -> list[list[Any]]:
+    """Agreement with all draws, and mean draws and requests, by rule; lists of votes, one list for each question.
 
     An answer agrees if no other has more votes among all draws: where several have the most, each of them does.
     """
-    final = [{answer for answer, count in Counter(votes).items() if count == most_of(votes)} for votes in lists]
+    final = [{answer for answer, count in tally(votes) if count == tally(votes)[0][1]} for votes in lists]
     rows = []
     for confidence in (0.9, 0.95, 0.99, 1.0):
-        utility, found = mbrace.ExactMatch(), []
+        found = []
         for votes in lists:
-            settings = Answering(n=len(votes), confidence=confidence)
-            found.append(next(answers([prompt_of("q", 0)], Stored(votes), settings, utility=utility)))
+            settings, source = Answering(n=len(votes), confidence=confidence), Stored([vote or "" for vote in votes])
+            utility = Ballot(pattern=".*")  # with a pattern, draws without an answer are left out
+            found.append(next(answers([prompt_of("q", 0)], source, settings, utility=utility)))
         agreed = np.mean([answer.text in best for answer, best in zip(found, final, strict=True)])
         draws, requests = (
             np.mean([getattr(answer.receipt, name) for answer in found]) for name in ("draws", "requests")
@@ -295,11 +316,12 @@ def main() -> None:
     lists = [list(record.hypotheses) for record in read_records(args.file)]
     if args.command == "votes":
         utility = mbrace.ExactMatch(pattern=PATTERN, numbers=True)
-        found = [[answer for text in texts if (answer := utility.answer(text)) is not None] for texts in lists]
-        cast = sum(map(len, found)) / (VOTES * len(found))
-        print(f"{len(found)} questions, {cast:.1%} of their draws are votes, {found.count([])} questions have none")
-        found = [votes for votes in found if votes]
-        sure = [votes for votes in found if most_of(votes) > 0.4 * len(votes)]
+        found = [ballots(texts, utility, seed) for seed, texts in enumerate(lists)]
+        cast = sum(VOTES - votes.count(None) for votes in found) / (VOTES * len(found))
+        voted = [votes for votes in found if tally(votes)]
+        print(f"{len(found)} questions, {cast:.1%} of their draws are votes, {len(found) - len(voted)} have none")
+        found = voted
+        sure = [votes for votes in found if tally(votes)[0][1] > 0.4 * sum(count for _, count in tally(votes))]
         heads = ("rule", "agreement", "draws", "requests")
         show(f"{len(found)} questions", heads, vote_rows(found))
         return show(f"{len(sure)} with a top share above 0.4", heads, vote_rows(sure)) if sure else None

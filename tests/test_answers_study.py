@@ -115,3 +115,23 @@ def test_draws_at_a_loss_are_interpolated_in_log_n() -> None:
     assert study.draws_at(rows, 0.02) == pytest.approx((16 * 32) ** 0.5)
     assert study.draws_at(rows, 0.5) == 4.0  # or fewer
     assert study.draws_at([*rows[:5], ["regret 0.4", 31.0, 0.0]], 0.05) == pytest.approx(31.0)
+
+
+def test_a_draw_that_casts_no_vote_is_a_draw_all_the_same() -> None:
+    votes = [None, None, None, None, *["a"] * 6]
+    rows = {row[0]: row[1:] for row in study.vote_rows([votes])}
+    assert rows["race, 1"][:2] == [1.0, 8]  # 4 to 0, and 2 draws are left
+    assert rows["race, 0.95"][:2] == [1.0, 8]
+    assert rows["Adaptive-Consistency, 0.95"][:2] == [1.0, 8]
+    assert rows["early stopping, windows of 5"][:2] == [1.0, 10]
+    assert study.early([None] * 5 + ["a"] * 5) == ("a", 10)
+
+
+def test_draws_that_were_cut_are_put_among_the_others_by_a_seed() -> None:
+    utility = mbrace.ExactMatch(pattern="[0-9]+")
+    texts = [f"It is {number}." for number in range(20)] + ["I do not know."]
+    votes = study.ballots(texts, utility, 3)
+    assert len(votes) == study.VOTES
+    assert [vote for vote in votes if vote is not None] == [str(number) for number in range(20)]
+    assert votes == study.ballots(texts, utility, 3) != study.ballots(texts, utility, 4)
+    assert votes[-20:] != [None] * 20  # not all at the end
