@@ -392,6 +392,8 @@ def test_the_metrics_count_what_failed_too(served: Served) -> None:
     for status in (200, 401):
         assert more[f'mbrace_requests_total{{path="/v1/chat/completions",status="{status}"}}'] == 1
     assert sum(count for name, count in more.items() if "answers_total" in name) == 1
+    served.engine.metrics.add("many_total", 12_345_678)
+    assert metrics_of(served)["mbrace_many_total"] == 12_345_678
     assert "# TYPE mbrace_draws_total counter" in httpx.get(f"{served.url}/metrics").text
     assert httpx.get(f"{served.url}/health").json() == {"status": "ok", "open_requests": 0}
 

@@ -143,7 +143,7 @@ class Metrics:
             if family not in seen:
                 lines.append(f"# TYPE mbrace_{family} counter")
                 seen.add(family)
-            lines.append(f"mbrace_{name} {found[name]:g}")
+            lines.append(f"mbrace_{name} {found[name]:.15g}")
         return "\n".join([*lines, "# TYPE mbrace_open_requests gauge", f"mbrace_open_requests {open_requests}", ""])
 
 
