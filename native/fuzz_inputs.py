@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 import tempfile
@@ -88,6 +89,7 @@ ANSWER = (
 def server_client() -> Any:
     """A client of a server that answers with its `content`."""
     from mbrace.servers.http import Client
+    from mbrace.settings import Connection
 
     class Replayed(Client):
         status, content = 200, b""
@@ -95,7 +97,8 @@ def server_client() -> Any:
         async def _exchange(self, body: Any, path: str) -> tuple[int, dict[str, str], bytes]:
             return self.status, {"retry-after": self.content[:9].decode("latin-1")}, self.content
 
-    return Replayed("http://localhost", "/chat/completions", api_key=None, concurrency=1, retries=0, timeout=5)
+    connection = Connection(concurrency=1, retries=0, timeout=5)
+    return Replayed("http://localhost", "/chat/completions", connection, api_key=None)
 
 
 def check_server_answer(raw: bytes) -> None:
@@ -143,23 +146,27 @@ CONFIGS = {
 }
 
 
+COMMANDS = {"decode": [], "serve": [], "answer": ["p"], "judge": ["a", "b", "--source", "s", "-o", "r"]}
+
+
 def check_config(raw: bytes) -> None:
-    """A file of options becomes defaults of a command, or is refused; nothing in it runs."""
-    from mbrace.cli.config import use_config
+    """A file of options becomes defaults of a command, or is refused; nothing in it runs, is written or asked for."""
+    from mbrace.cli.config import TRUSTED, use_config
     from mbrace.cli.parser import make_parser
 
     with tempfile.TemporaryDirectory() as folder:
         for suffix, start in CONFIGS.items():
             path = Path(folder, f"config{suffix}")
-            for data in (raw, mutated(start, raw)):
+            for data, (command, words) in itertools.product((raw, mutated(start, raw)), COMMANDS.items()):
                 path.write_bytes(data)
-                parser = make_parser("decode")
+                parser, plain = make_parser(command), make_parser(command).parse_args([command, *words])
                 try:
-                    use_config(parser, ["decode", "--config", str(path)])
+                    use_config(parser, [command, *words, "--config", str(path)])
                 except UserError:
                     continue
-                found = parser.parse_args(["decode", "--config", str(path)])
-                assert (found.output, found.force, found.metric_model, found.save_utilities) == ("-", False, None, None)
+                found = parser.parse_args([command, *words, "--config", str(path)])
+                for name in TRUSTED:
+                    assert getattr(found, name, None) == getattr(plain, name, None), name
 
 
 @functools.cache

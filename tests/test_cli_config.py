@@ -93,6 +93,8 @@ def test_options_that_are_required_may_come_from_a_file(tmp_path: Path) -> None:
     path.write_text(json.dumps({"report-only": ["one", "two"], "output": "out"}))
     found = parsed(["experiment", "--config", str(path), "--trust-config", "x.jsonl"])
     assert (found["report_only"], found["candidates"]) == (["one", "two"], ["x.jsonl"])
+    path.write_text(json.dumps({"num_candidates": 4, "hypotheses": "h.txt"}))
+    assert parsed(["mbrs-decode", "--config", str(path)])["num_candidates"] == 4
     path.write_text(json.dumps({"ray": True, "output": "out"}))
     found = parsed(["decode", "--config", str(path), "--trust-config", "x.jsonl"])
     assert (found["ray"], found["candidates"]) == ("local", ["x.jsonl"])
@@ -114,6 +116,10 @@ DANGEROUS: dict[str, tuple[str, dict[str, Any]]] = {
     "server": ("translate", {"server": "http://host"}),
     "model": ("translate", {"model": "evil"}),
     "qe": ("rerank", {"qe": "evil"}),
+    "a file called 0": ("decode", {"output": 0}),
+    "a folder called 0": ("decode", {"save-utilities": 0.0}),
+    "a model called 0": ("decode", {"utility": "comet", "metric-model": 0}),
+    "an address called 0": ("serve", {"host": 0}),
 }
 
 

@@ -48,10 +48,13 @@ def test_manifests_and_run_files_are_ours_or_refused(raw: bytes, value: object) 
 @settings(max_examples=40)
 @given(
     st.binary(max_size=60),
-    st.dictionaries(st.sampled_from(["alpha", "schedule", "utility-option", "output", "x"]), NESTED),
+    st.dictionaries(st.sampled_from(["alpha", "schedule", "utility-option", "output", "host", "n", "x"]), NESTED),
 )
 @example(b"&a [*a]", {})
 @example(b"output: o", {"force": True})
+@example(b"", {"output": 0})
+@example(b"", {"save-utilities": 0.0})
+@example(b"", {"host": 0})
 @example(b"force: true", {"output": "o", "server": "http://x", "utility": "x.py:f"})
 @example(b"!!python/object/apply:os.abort []", {})
 @example(b"a: &a [x,x]\nb: &b [*a,*a,*a]\n", {})

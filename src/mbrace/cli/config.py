@@ -58,7 +58,7 @@ def use_config(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Non
 
 def _refuse_untrusted(action: argparse.Action, value: Any, path: str) -> None:
     """Refuse what a file that somebody else wrote must not decide."""
-    refused = action.dest in TRUSTED and value not in (None, False)
+    refused = action.dest in TRUSTED and value is not None and value is not False  # 0 == False, but is a value
     shown = _names(action)[0]
     if action.dest == "utility" and isinstance(value, str):
         refused = _names_a_function(value)
@@ -108,7 +108,7 @@ def read_options(path: str, command: str, parser: argparse.ArgumentParser) -> It
     if not isinstance(values, Mapping):
         raise UserError(f"{path}: expected options by name, such as alpha: 0.9")
     known = {
-        name: action
+        name.replace("_", "-"): action
         for action in parser._actions
         if action.dest not in LEFT_OUT and action.help != argparse.SUPPRESS
         for name in _names(action)
