@@ -142,7 +142,7 @@ def row_of(url: str, model: str) -> dict[str, str]:
     abilities = plain.abilities()
     found["n"] = f"up to {abilities.choices}" if abilities.choices > 1 else "ignored: one request per draw"
     found["seed"] = "yes" if abilities.seeded else "not exactly: arithmetic depends on the batch"
-    cold, hot = (len(texts_at(temperature, url, model, abilities.fields)) for temperature in (0.01, 2.0))
+    cold, hot = (len(texts_at(temperature, url, model, abilities.fields)) for temperature in (1e-4, 2.0))
     sampled = " (sampling by `generation_config`)" if "generation_config" in abilities.fields else ""
     found["temperature"] = f"yes{sampled}" if cold < 3 <= hot else f"no: {cold} and {hot} different texts of 8{sampled}"
     for name, value in (("top_k", 20), ("min_p", 0.05)):

@@ -10,8 +10,9 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
-from judge_server import BAD, GOOD, write_study
+from judge_server import BAD, GOOD, Server, write_jsonl, write_study
 from starlette.testclient import TestClient
 
 from mbrace.cli import main
@@ -252,3 +253,21 @@ def test_raters_can_read_the_instructions_at_the_start_and_at_every_item(store: 
             assert "&lt;b&gt;Not&lt;/b&gt; length." in shown
     with TestClient(create_app(store), base_url=HOST) as client:
         assert "Instructions" not in client.get(f"/r/{store.tokens[1]}").text
+
+
+def test_answers_are_called_answers_and_their_sources_prompts(store: Store) -> None:
+    with TestClient(create_app(store, Site(things=("answer", "Prompt"))), base_url=HOST) as client:
+        start, rate = (client.get(f"/r/{store.tokens[1]}{page}").text for page in ("", "/rate"))
+    assert '<h1 tabindex="-1">Which answer is better?</h1>' in start
+    assert "<legend>Which answer is better?</legend>" in rate
+    assert ">Prompt</h2>" in rate
+    assert "translation" not in start + rate
+
+
+def test_the_command_needs_no_sources_of_answers(tmp_path: Path) -> None:
+    rows = [{"id": n, "prompt": f"What is {n}?", "text": f"A {n}"} for n in range(3)]
+    a = write_jsonl(tmp_path / "a.jsonl", rows)
+    b = write_jsonl(tmp_path / "b.jsonl", [row | {"text": f"B {row['id']}"} for row in rows])
+    with Server([a, b, "-o", str(tmp_path / "r.db")]) as server:
+        assert "Which answer is better?" in httpx.get(server.links[0]).text
+        assert "What is " in httpx.get(f"{server.links[0]}/rate").text

@@ -120,3 +120,22 @@ def test_texts_of_few_words_or_many_changes_are_not_compared_word_by_word(count:
     for side, name in zip(differences(left, right), "uv", strict=True):
         assert [piece.changed for piece in side] == [False, True, False]
         assert side[1].text.startswith(f"{name}0 {kept.format(n=0)} {name}1 ")
+
+
+def test_answers_bring_their_prompts_and_ids_of_any_kind(tmp_path: Path) -> None:
+    turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who?"}]
+    rows: list[dict[str, object]] = [
+        {"id": 1, "prompt": "What?", "text": "one"},
+        {"id": "1", "messages": turns, "text": "two"},
+        {"prompt": "Why?", "text": "three"},
+    ]
+    a = write_jsonl(tmp_path / "a.jsonl", rows)
+    b = write_jsonl(tmp_path / "b.jsonl", [row | {"text": f"{row['text']}!"} for row in rows])
+    pairs = read_prediction_pairs(a, b)
+    assert pairs.are_answers
+    wanted = [("1", "What?", "one"), ("'1'", "Who?", "two"), ("3", "Why?", "three")]
+    assert [(pair.id, pair.source, pair.a) for pair in pairs.different] == wanted
+    s = write_jsonl(tmp_path / "s.jsonl", [{"id": 1, "text": "one", "source": "eins"}])
+    assert not read_prediction_pairs(s, s, s).are_answers
+    with pytest.raises(UserError, match=r"s\.jsonl: no file of answers with their prompts; give source=\"FILE\""):
+        read_prediction_pairs(s, s)

@@ -17,8 +17,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "judge",
         help="ask people which of two outputs they prefer, blind, on a web page",
-        description="Serve a page on which raters compare two outputs of `mbrace decode`, not knowing which is which. "
-        "Equal outputs are counted but not shown. Prints one secret link per rater.",
+        description="Serve a page on which raters compare two outputs of `mbrace decode` or `mbrace answer`, not "
+        "knowing which is which. Equal outputs are counted but not shown. Prints one secret link per rater.",
     )
     parser.add_argument(
         "a", metavar="A", help="output of the first system: JSON Lines with id and text, or plain lines"
@@ -26,9 +26,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("b", metavar="B", help="output of the second system")
     parser.add_argument(
         "--source",
-        required=True,
         metavar="FILE",
-        help="the sources: plain lines in order, or JSON Lines with id and source",
+        help="the sources: plain lines in order, or JSON Lines with id and source (default: the prompts in A, an "
+        "output of `mbrace answer`)",
     )
     parser.add_argument(
         "-o", "--output", required=True, metavar="DB", help="ratings file (SQLite); continued if it exists"

@@ -16,6 +16,8 @@ from mbrace.io.parquet import parquet_rows
 from mbrace.io.reading import parse_json, read_lines, shown_path
 from mbrace.records import kind
 
+PROMPTS = ("prompt", "messages")  # fields of a record of an answer, of which one is there
+
 
 @dataclass(frozen=True)
 class Texts:
@@ -24,6 +26,7 @@ class Texts:
     path: str
     texts: Sequence[str]
     ids: Sequence[str] | None = None
+    are_answers: bool = False  # to prompts, which their records have
 
 
 def read_texts(path: str, field: str) -> Texts:
@@ -34,7 +37,7 @@ def read_texts(path: str, field: str) -> Texts:
     """
     name = shown_path(path)
     if path.endswith(".parquet"):
-        rows: list[tuple[int, Any]] = list(enumerate(parquet_rows(path, ["id", field]), 1))
+        rows: list[tuple[int, Any]] = list(enumerate(parquet_rows(path, ["id", field, *PROMPTS]), 1))
     else:
         lines = list(read_lines(path))
         if lines and not _is_json(path, lines[0], field):
@@ -43,7 +46,8 @@ def read_texts(path: str, field: str) -> Texts:
     if not rows:
         raise UserError(f"{name}: the file is empty; give one line per source")
     texts = [_text_of(row, field, f"{name}:{number}") for number, row in rows]
-    return Texts(name, texts, _ids_of(rows, name))
+    are_answers = any(row.get(each) is not None for _, row in rows for each in PROMPTS)
+    return Texts(name, texts, _ids_of(rows, name), are_answers)
 
 
 def _is_json(path: str, first: str, field: str) -> bool:
@@ -76,19 +80,20 @@ def source_in(row: Mapping[str, Any]) -> Any:
 
 
 def _ids_of(rows: Sequence[tuple[int, Any]], name: str) -> list[str] | None:
-    """The ids as strings, refused if one is repeated; None where no record has one."""
+    """The ids as strings, refused if one is repeated; None where no record has one. As elsewhere, a record without one
+    has its line number, and 7 and "7" are two ids, of which the second is then shown in quotes."""
     if all(row.get("id") is None for _, row in rows):
         return None
+    given = [number if row.get("id") is None else row["id"] for number, row in rows]
+    numbers = {str(identity) for identity in given if type(identity) is int}
     first: dict[str, int] = {}
-    for number, row in rows:
-        identity = row.get("id")
-        if identity is None:
-            raise UserError(f"{name}:{number}: id: missing, though other records have one; give all or none")
+    for (number, _), identity in zip(rows, given, strict=True):
         if type(identity) not in (str, int):
             raise UserError(f"{name}:{number}: id: expected a string or a whole number, got {kind(identity)}")
-        if str(identity) in first:
-            raise UserError(f"{name}:{number}: id: {identity!r} is already the id of line {first[str(identity)]}")
-        first[str(identity)] = number
+        shown = repr(identity) if identity in numbers else str(identity)
+        if shown in first:
+            raise UserError(f"{name}:{number}: id: {identity!r} is already the id of line {first[shown]}")
+        first[shown] = number
     return list(first)
 
 

@@ -29,7 +29,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mbrace.errors import SettingError, UserError, counted, shown_name
-from mbrace.judge.items import PredictionPair, differences, pieces, read_prediction_pairs, sample
+from mbrace.judge.items import PredictionPair, PredictionPairs, differences, pieces, read_prediction_pairs, sample
 from mbrace.judge.store import RatingOutcome, Store, open_study
 from mbrace.serve.limits import is_loopback, is_served, limited_config, listen
 
@@ -61,6 +61,7 @@ class Site:
     source_lang: str = ""
     target_lang: str = ""
     instructions: Collection[str] = ()  # paragraphs for the raters
+    things: tuple[str, str] = ("translation", "Source")  # what is judged, and the heading of what it is of
 
 
 def create_app(store: Store, site: Site | None = None) -> ASGIApp:
@@ -92,7 +93,7 @@ class _Pages:
         turn = await run_in_threadpool(self.store.turn, rater)
         if turn.position:  # the link continues where the rater stopped
             return RedirectResponse(f"/r/{request.path_params['token']}/rate", status_code=303)
-        return self._page("start.html", total=turn.total, base=request.url.path, instructions=self.site.instructions)
+        return self._page("start.html", total=turn.total, base=request.url.path, site=self.site)
 
     async def show(self, request: Request) -> Response:
         rater = self._rater(request)
@@ -219,8 +220,8 @@ def judge(
     a: str,
     b: str,
     *,
-    source: str,
     output: str,
+    source: str | None = None,
     raters: int = 1,
     items: int | None = 125,
     seed: int = 0,
@@ -236,7 +237,8 @@ def judge(
     Raters see `instructions`, in which empty lines separate paragraphs, before they begin and whenever they ask.
     """
     base = _public(public_url)
-    chosen, facts, about = _choose_items(a, b, source=source, items=items, seed=seed)
+    pairs = read_prediction_pairs(a, b, source)
+    chosen, facts, about = _choose_items(a, b, pairs, items=items, seed=seed)
     store = open_study(output, chosen, facts=facts, about=about, seed=seed, raters=raters)
     try:
         listener = listen(host, port)
@@ -248,6 +250,7 @@ def judge(
             source_lang=source_lang,
             target_lang=target_lang,
             instructions=paragraphs(instructions),
+            things=("answer", "Prompt") if pairs.are_answers else Site.things,
         )
         for rater, token in store.tokens.items():
             turn = store.turn(rater)
@@ -292,10 +295,9 @@ def _ended_by_interrupt(server: Any) -> Iterator[None]:
 
 
 def _choose_items(
-    a: str, b: str, *, source: str, items: int | None, seed: int
+    a: str, b: str, pairs: PredictionPairs, *, items: int | None, seed: int
 ) -> tuple[list[PredictionPair], dict[str, str], dict[str, str]]:
     """The items to judge, and what identifies and describes the study (see `open_study`); prints how many there are."""
-    pairs = read_prediction_pairs(a, b, source)
     share = f"{pairs.equal} equal ({pairs.equal / pairs.total:.1%}, not shown), {len(pairs.different)} different"
     print(f"{counted(pairs.total, 'pair')} of predictions: {share}")
     if not pairs.different:

@@ -15,6 +15,7 @@ from itertools import groupby
 
 import orjson
 
+from mbrace.errors import Parameter, UserError
 from mbrace.io.candidates import check_stdin
 from mbrace.io.texts import Texts, align_texts, read_texts
 
@@ -36,21 +37,26 @@ class PredictionPairs:
     different: Sequence[PredictionPair]
     equal: int
     digests: dict[str, str]  # of what was read ("A", "B", "source"), to recognise the same study again
+    are_answers: bool = False  # to prompts; else they are translations
 
     @property
     def total(self) -> int:
         return len(self.different) + self.equal
 
 
-def read_prediction_pairs(a: str, b: str, source: str) -> PredictionPairs:
-    """Pair two outputs of `mbrace decode`, JSON Lines with id and text or plain lines, with their sources."""
-    check_stdin([a, b, source])
-    texts_a, texts_b, sources = read_texts(a, "text"), read_texts(b, "text"), read_texts(source, "source")
+def read_prediction_pairs(a: str, b: str, source: str | None = None) -> PredictionPairs:
+    """Pair two outputs of `mbrace decode`, JSON Lines with id and text or plain lines, with their sources; those of
+    `mbrace answer` have their prompts."""
+    check_stdin([a, b, source or ""])
+    texts_a, texts_b = read_texts(a, "text"), read_texts(b, "text")
+    if source is None and (a == "-" or not texts_a.are_answers):
+        raise UserError(f"{a}: no file of answers with their prompts; give {Parameter('source', 'FILE')}")
+    sources = read_texts(source or a, "source")
     ids, (of_a, of_b, of_source) = align_texts([texts_a, texts_b], [sources])
     items = [PredictionPair(*map(_storable, row)) for row in zip(ids, of_source, of_a, of_b, strict=True)]
     different = [item for item in items if _seen(item.a) != _seen(item.b)]
     digests = {"A": _digest(texts_a), "B": _digest(texts_b), "source": _digest(sources)}
-    return PredictionPairs(different, len(items) - len(different), digests)
+    return PredictionPairs(different, len(items) - len(different), digests, texts_a.are_answers)
 
 
 def sample(items: Sequence[PredictionPair], count: int | None, seed: int) -> list[PredictionPair]:
