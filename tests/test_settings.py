@@ -152,9 +152,10 @@ PRESET_CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
         "translate",
         "encoder",
         {},
-        {"regret": 0.03, "forecast": 0.0005, "schedule": (8, 12, 18, 27, 40, 60, 90, 135, 200, 256)},
+        {"regret": 0.04, "forecast": 0.0005, "schedule": (64, 96, 144, 216, 256)},
     ),
     ("server", "string", {}, {"regret": 0.04}),
+    ("server", "encoder", {}, {"regret": 0.04, "forecast": 0.0005}),
     ("rerank", "string", {}, {}),
 ]
 

@@ -546,18 +546,18 @@ class PresetRow(TypedDict, total=False):
 # By preset, command ("server": `translate` with a server) and kind of utility: "string", "encoder" (each string is
 # encoded once) or "pair" (a forward pass per pair; also functions, judges and embedding servers). Never by device.
 _REGRET: PresetRow = {"regret": 0.04}
-_FEWER_STRINGS: PresetRow = {"regret": 0.03, "forecast": 0.0005, "schedule": (8, 12, 18, 27, 40, 60, 90, 135, 200, 256)}
+_FORECAST: PresetRow = {"regret": 0.04, "forecast": 0.0005}
 PRESETS: dict[str, dict[str, dict[str, PresetRow]]] = {
     "paper": {},
     "fast": {
-        "decode": {"string": _REGRET, "encoder": {"regret": 0.04, "forecast": 0.0005, "cover": True}, "pair": _REGRET},
+        "decode": {"string": _REGRET, "encoder": {**_FORECAST, "cover": True}, "pair": _REGRET},
         "translate": {
-            # a GPU draws the first 64 while beam search makes the hypotheses
-            "string": {"regret": 0.04, "sampling": "arithmetic", "schedule": (64, 128, 256)},
-            "encoder": {**_FEWER_STRINGS, "sampling": "arithmetic"},
-            "pair": {"regret": 0.04, "sampling": "arithmetic"},
+            # a GPU draws the first 64 while beam search makes the hypotheses; expensive pairs start with fewer
+            "string": {**_REGRET, "sampling": "arithmetic", "schedule": (64, 128, 256)},
+            "encoder": {**_FORECAST, "sampling": "arithmetic", "schedule": (64, 96, 144, 216, 256)},
+            "pair": {**_REGRET, "sampling": "arithmetic"},
         },
-        "server": {"string": _REGRET, "encoder": _FEWER_STRINGS, "pair": _REGRET},
+        "server": {"string": _REGRET, "encoder": _FORECAST, "pair": _REGRET},
     },
 }
 
