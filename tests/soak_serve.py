@@ -1,5 +1,5 @@
-"""`mbrace serve` under load (`make soak`): 64 clients for two minutes, half of them in front of llama.cpp, the others of
-a stand-in whose draws repeat their prompt; both are killed and restarted while requests are open.
+"""`mbrace serve` under load (`make soak`): 64 clients for two minutes, half of them in front of llama.cpp, the others
+in front of a stand-in whose draws repeat their prompt; both are killed and restarted while requests are open.
 
     python tests/soak_serve.py [--seconds 120] [--clients 64] [--record bench/results/soak_serve.tsv]
 
