@@ -682,6 +682,8 @@ def test_a_cluster_writes_the_same_answers_and_their_costs(model: Model, tmp_pat
     summary = Summary()
     add_costs(summary, result.costs)
     assert (summary.draws, summary.most_draws) == (sum(row["draws"] for row in answers), 32)
+    assert summary.stopped_by_regret == sum(row["stopped"] == "regret" for row in answers) > 0
+    assert summary.probe_tokens == 2 * 58
     assert summary.tokens_out == sum(row["tokens_out"] for row in answers)
 
 
@@ -784,6 +786,11 @@ def test_a_causal_model_answers_and_counts_its_tokens(tmp_path: Path) -> None:
         assert answer.receipt.tokens_in in (tokens, 2 * tokens)  # steps
         assert answer.receipt.requests == 0
         assert answer.decoded.pseudo_references == answer.draws - answer.receipt.cut - answer.receipt.blank
+    assert model.answer(turns, ids=[1], n=8, max_tokens=200).text == found[1].text
+    failed: list[Any] = []
+    alone = model.answer(["hello"], n=4, max_tokens=1, on_error=lambda record, error: failed.append(str(error)))
+    assert alone == []
+    assert failed[0].startswith("record 0: none of 4 samples is")
     again = model.answer(["hello", turns], n=8, max_tokens=200)
     assert [answer.text for answer in again] == [answer.text for answer in found]
     prompts = tmp_path / "p.txt"

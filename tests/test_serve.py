@@ -108,6 +108,15 @@ def test_the_openai_client_gets_a_normal_answer_with_honest_usage(served: Served
     assert race["runner_up"] is None or race["runner_up"]["text"] in PEAKED
 
 
+def test_tokens_that_the_server_behind_does_not_tell_are_no_usage(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served.model, "usage", lambda body: {})
+    found = client_of(served).chat.completions.create(model="m", messages=QUESTION)
+    assert found.usage is None
+    assert found.choices[0].message.content == PEAKED[0]
+
+
 def test_completions_streams_and_the_async_client_give_the_same_answer(served: Served) -> None:
     client = client_of(served)
     asked: Any = {"model": "m", "messages": QUESTION, "seed": 7}
@@ -145,7 +154,8 @@ def test_n_is_the_number_of_choices_and_mbrace_n_the_most_draws(served: Served) 
 
 
 def test_a_utility_of_the_list_may_be_chosen_and_temperature_0_is_one_draw(served: Served) -> None:
-    assert served.post(temperature=0).json()["mbrace"]["draws"] == 1
+    alone = served.post(temperature=0).json()
+    assert (alone["mbrace"]["draws"], alone["mbrace"]["utility"]) == (1, None)
     served.model.texts = lambda prompt: ["1,000", "1000", "1000.0", "7"]
     found = served.post(mbrace={"utility": "exact"}).json()
     assert found["choices"][0]["message"]["content"] in ("1,000", "1000", "1000.0")
