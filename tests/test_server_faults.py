@@ -265,6 +265,62 @@ def test_two_signals_end_a_run_whose_server_does_not_answer(mock: Mock, tmp_path
     assert "Traceback" not in ended.stderr
 
 
+CANDIDATES = '{"hypotheses": ["a b", "a c"], "pseudo_references": ["a b", "a c d"]}\n'
+DECODE, DRAWN = ["decode", "c.jsonl"], ["--server", "MOCK", "--model", "m"]
+HANGING = {  # commands that ask a server that does not answer; MOCK is one that does
+    "judge": [*DECODE, "--utility", "judge"],
+    "mixture": [*DECODE, "--utility", "chrf:0.5+judge:0.5"],
+    "embedding": [*DECODE, "--utility", "embedding-server"],
+    "translate": ["translate", "s.txt", *DRAWN, "--prompt", "{source}", "--beam", "2", "--utility", "judge"],
+    "answer": ["answer", "s.txt", *DRAWN, "-n", "4", "--utility", "judge"],
+    "score": ["score", "s.txt", "s.txt", "--utility", "judge"],
+    "function": [*DECODE, "--utility", "own.py:score:batch"],  # the run does not know that it waits for a server
+}
+OWN = """
+import mbrace
+def score(hypotheses, references):
+    return mbrace.Judge("{}", "m", timeout=200).pairs(hypotheses, references)
+"""
+
+
+@pytest.mark.parametrize("how", ["silent", "trickle"])
+@pytest.mark.parametrize("name", HANGING)
+def test_ctrl_c_ends_a_run_whose_judge_does_not_answer(mock: Mock, name: str, how: str, tmp_path: Path) -> None:
+    asked, ended = threading.Event(), threading.Event()
+
+    class Hangs(Trickle):
+        def answer(self) -> None:
+            asked.set()
+            if how == "trickle":
+                super().answer()
+            ended.wait(240)
+
+    server, url = begin_serving(Hangs)
+    (tmp_path / "c.jsonl").write_text(CANDIDATES)
+    (tmp_path / "s.txt").write_text("eins\nzwei\n")
+    (tmp_path / "own.py").write_text(OWN.format(url))
+    prefix, given = "judge." if name == "mixture" else "", {"url": url, "model": "m", "timeout": "200"}
+    given = {} if name == "function" else given
+    options = [word for key, value in given.items() for word in ("--utility-option", f"{prefix}{key}={value}")]
+    words = [mock.url if word == "MOCK" else word for word in HANGING[name]]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mbrace", *words, *options], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    until(lambda: asked.is_set() or process.poll() is not None)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    if name == "function":
+        assert "Ctrl-C again stops at once" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+    try:
+        _, errors = process.communicate(timeout=100)
+    finally:
+        process.kill()
+        ended.set()
+        server.shutdown()
+    assert (process.returncode, "Traceback" in errors) == (130, False), errors
+
+
 # Secrets
 
 

@@ -189,6 +189,11 @@ def utility_cost(utility: Utility) -> Cost:
     return found
 
 
+def interrupt_utility(utility: Utility) -> None:
+    """End the utility's waits for a server, now and in future, by its `interrupt`; nothing if it has none."""
+    getattr(utility, "interrupt", lambda: None)()
+
+
 # A Python function as a utility
 
 PairFunction: TypeAlias = Callable[[str, str], float] | Callable[[str, str, str], float]

@@ -16,7 +16,7 @@ from mbrace.jobs.translate import describe_model, load_model
 from mbrace.records import Location, Record, record_from
 from mbrace.sampler import Sampler
 from mbrace.settings import ModelSettings, Sampling
-from mbrace.utility import Utility, as_utility, truncated_texts, utility_cost
+from mbrace.utility import Utility, as_utility, interrupt_utility, truncated_texts, utility_cost
 from mbrace.windows import OnError
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ class AnswerWorker:
     def interrupt(self) -> None:
         if self.server is not None:
             self.server.interrupt()
+        interrupt_utility(self.utility)
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
         return answer_items(items, self._answers, self._line, skip=skip, text=False)

@@ -20,7 +20,15 @@ from mbrace.result import Decoded
 from mbrace.sampler import Sampler
 from mbrace.setting_fields import REMOVED, settings_from
 from mbrace.settings import Network, Race, RaceOptions
-from mbrace.utility import PairFunction, QualityUtility, Utility, as_utility, truncated_texts, utility_cost
+from mbrace.utility import (
+    PairFunction,
+    QualityUtility,
+    Utility,
+    as_utility,
+    interrupt_utility,
+    truncated_texts,
+    utility_cost,
+)
 from mbrace.windows import OnError
 
 if TYPE_CHECKING:
@@ -161,6 +169,9 @@ class DecodeWorker:
     sampler: Sampler | None = None
     watch: Watch | None = None  # sees every pruning decision
     summary: Summary = field(default_factory=Summary)
+
+    def interrupt(self) -> None:
+        interrupt_utility(self.utility)
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
         return answer_items(items, self.answers, self._line, skip=skip, text=self.job.text)

@@ -147,6 +147,7 @@ class TranslateWorker:
 
         if isinstance(self.sampler, Server):
             self.sampler.interrupt()
+        self.races.interrupt()
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
         return self.races(self.hypotheses.items(items), skip=skip)

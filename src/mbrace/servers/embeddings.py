@@ -89,6 +89,10 @@ class EmbeddingServer(NeuralUtility):
         lengths: Tensor = rows.norm(dim=1, keepdim=True)
         return rows / lengths.clamp(min=1e-12)
 
+    def interrupt(self) -> None:
+        """End all requests and waits: they fail with a ServiceError."""
+        self._client.interrupt()
+
     def close(self) -> None:
         """Cancel requests, and close the connections and the file."""
         self._client.close()

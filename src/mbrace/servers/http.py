@@ -88,7 +88,7 @@ class Client:
 
     def gather(self, works: Iterable[Coroutine[Any, Any, Answer]]) -> list[Answer]:
         """The results of coroutines that run at the same time. After a failure nothing more is requested, and answers
-        under way are waited for: they are paid for."""
+        under way are waited for: they are paid for. Ctrl-C waits for nothing."""
 
         async def ending_all(work: Coroutine[Any, Any, Answer]) -> Answer:
             try:
@@ -104,6 +104,10 @@ class Client:
                 if future.done():
                     future.result()
             return [future.result() for future in futures]
+        except KeyboardInterrupt:
+            for future in futures:
+                future.cancel()
+            raise
         except BaseException:
             self.finish(futures)
             raise
@@ -142,8 +146,10 @@ class Client:
     def finish(self, requested: Iterable[Future[Any]]) -> None:
         """Start and repeat no request, and wait for those under way: their answers are paid for."""
         self._is_finishing = True
-        wait(list(requested), timeout=self._timeout)
-        self._is_finishing = False
+        try:
+            wait(list(requested), timeout=self._timeout)
+        finally:
+            self._is_finishing = False
 
     def interrupt(self) -> None:
         """End all requests and waits, now and in future, with a ServiceError."""

@@ -166,6 +166,10 @@ class Judge:
         self._ask({key: body for key, body in zip(keys, bodies, strict=True) if key not in self._scores})
         return np.array([self._scores[key] for key in keys], dtype=np.float32)
 
+    def interrupt(self) -> None:
+        """End all requests and waits: they fail with a ServiceError."""
+        self._client.interrupt()
+
     def close(self) -> None:
         """Cancel requests, and close the connections and the file."""
         self._client.close()

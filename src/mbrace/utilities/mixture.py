@@ -20,6 +20,7 @@ from mbrace.utility import (
     ParallelUtility,
     Sentence,
     Utility,
+    interrupt_utility,
     parallel_of,
     truncated_texts,
     utility_cost,
@@ -87,6 +88,11 @@ class Mixture:
     def cost(self) -> Cost:
         """What its parts have asked of servers so far."""
         return sum((utility_cost(utility) for utility, _ in self.parts), Cost())
+
+    def interrupt(self) -> None:
+        """End all waits for servers."""
+        for utility, _ in self.parts:
+            interrupt_utility(utility)
 
     @property
     def workers(self) -> int | None:
