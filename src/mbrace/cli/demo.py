@@ -153,7 +153,6 @@ def _show_answers() -> None:
     """Draw answers to a question and show after each step who is ahead, and at the end what it cost."""
     from mbrace.answers import answers, prompt_of
     from mbrace.metrics.chrf import ChrF
-    from mbrace.serve.engine import watching
     from mbrace.servers.local import local_server
     from mbrace.servers.server import Server
     from mbrace.settings import LOCAL_MODEL
@@ -161,15 +160,15 @@ def _show_answers() -> None:
     show(f"{LOCAL_MODEL} by llama.cpp, in this process: {QUESTION}")
     server = Server(local_server(), LOCAL_MODEL, max_tokens=40, temperature=0.8)
 
-    def show_step(step: dict[str, Any]) -> None:
-        show(f"\n{step['draws']} whole draws, the best by expected chrF++ among them:")
-        ranked = sorted(step["rows"], key=lambda row: (-row["alive"], -(row["utility"] or 0.0)))
-        for row in ranked[:5]:
-            state = "" if row["alive"] else " (out)"
-            times = f" x{row['copies']}" if row["copies"] > 1 else ""
-            show(f"  {row['utility'] or 0.0:6.2f}  {' '.join(row['text'].split())}{times}{state}")
+    def show_step(record: object, alive: Any, standings: Any, keep: Any) -> None:
+        show(f"\n{standings.counts.sum()} whole draws, the best by expected chrF++ among them:")
+        for row in sorted(range(len(keep)), key=lambda row: (not keep[row], -standings.means[row]))[:5]:
+            copies = standings.counts[alive[row]]
+            times = f" x{copies}" if copies > 1 else ""
+            text = " ".join(standings.texts[row].split())
+            show(f"  {standings.means[row]:6.2f}  {text}{times}{'' if keep[row] else ' (out)'}")
 
-    answer = next(answers([prompt_of(QUESTION, 0)], server, utility=ChrF(), watch=watching(show_step)))
+    answer = next(answers([prompt_of(QUESTION, 0)], server, utility=ChrF(), watch=show_step))
     show(f"\nAnswer: {answer.text}")
     cost = answer.receipt
     show(
